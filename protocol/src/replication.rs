@@ -1,0 +1,175 @@
+//! How an RO attaches to an RW: a conversation in JSON behind a length, once per connection; then the link takes over.
+//!
+//! ```text
+//! RO                                   RW
+//! opening (REPLICATION)        ->
+//!                              <-      opening
+//! Hello                        ->
+//!                              <-      Welcome | Refused
+//! Attach                       ->
+//!                              <-      Attached | Refused
+//! ```
+//!
+//! On tcp the RO then opens a second connection and says [`ToRw::Join`] on it; on shm the two exchange their regions over
+//! the UNIX socket on which they spoke.
+
+use std::io::{self, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{Epoch, History, Lsn};
+
+/// Bytes of one message at most.
+const MESSAGE_BYTES_MAX: u32 = 4 << 20;
+
+/// What an RO says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum ToRw {
+    /// Who it is.
+    Hello(Hello),
+    /// Where it stands, and by which transport it goes on.
+    Attach(Attach),
+    /// The second connection of a tcp link.
+    Join {
+        /// From [`Attached`].
+        token: Uuid,
+    },
+}
+
+/// Who an RO is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// This process; a node that meets itself knows it by this.
+    pub node: Uuid,
+    /// Its name, for people.
+    pub name: String,
+    /// Where its clients reach it.
+    pub address: String,
+    /// The cluster's name, as configured.
+    pub cluster: String,
+    /// The cluster that its state is of, if it has any.
+    pub cluster_id: Option<Uuid>,
+}
+
+/// Where an RO stands (E1).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attach {
+    /// The end of the last record it applied; zero if it has none.
+    pub applied: Lsn,
+    /// Where that record begins.
+    pub last_start: Lsn,
+    /// The chained checksum at `applied`.
+    pub chain: u64,
+    /// The epoch of that record.
+    pub epoch: Epoch,
+    /// Which transport: "shm" or "tcp".
+    pub transport: String,
+    /// Why not a better one; empty if there is none.
+    pub why: String,
+}
+
+/// What an RW says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum ToRo {
+    /// What there is to attach to.
+    Welcome(Box<Welcome>),
+    /// The link can be made.
+    Attached {
+        /// Names the link on its second connection.
+        token: Uuid,
+    },
+    /// It cannot.
+    Refused {
+        /// Why, as the RO should take it.
+        refusal: Refusal,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// What there is to attach to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The RW's process.
+    pub node: Uuid,
+    /// Its name, for people.
+    pub name: String,
+    /// Where clients reach it.
+    pub address: String,
+    /// The cluster's name.
+    pub cluster: String,
+    /// The cluster.
+    pub cluster_id: Uuid,
+    /// Every epoch up to the RW's own.
+    pub history: History,
+    /// Bytes of the ring, the same on both sides.
+    pub ring_bytes: u64,
+    /// Bytes of an entry at most.
+    pub entry_bytes_max: usize,
+    /// Slots of the timestamp table for shards.
+    pub shard_slots: u32,
+    /// Slots of the timestamp table for pages.
+    pub page_slots: u32,
+    /// Seqnos of a page.
+    pub page_entries: u32,
+    /// How long an RO may read strongly after the clock that the RW last gave back to it, ms (E3, R6).
+    pub lease_ms: u64,
+    /// The boot of the RW's host: the same as the RO's where both are on one host.
+    pub boot_id: String,
+    /// The UNIX socket by which the RO reaches the RW on that host.
+    pub shm_socket: Option<String>,
+}
+
+/// Why an RO may not attach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// The node is no RW.
+    NotRw,
+    /// The node is the RO itself.
+    Itself,
+    /// Another cluster.
+    OtherCluster,
+    /// The RO's history is not a prefix of the RW's (E1).
+    Diverged,
+    /// Something in the message cannot be.
+    Invalid,
+    /// The RW is stopping.
+    Stopping,
+}
+
+impl Refusal {
+    /// Whether asking again can end otherwise without anyone doing anything.
+    pub fn is_transient(self) -> bool {
+        matches!(self, Refusal::Stopping)
+    }
+}
+
+/// Writes one message.
+pub fn send<M: Serialize>(stream: &mut impl Write, message: &M) -> io::Result<()> {
+    let json = serde_json::to_vec(message)?;
+    let length = u32::try_from(json.len()).map_err(io::Error::other)?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&json);
+    stream.write_all(&bytes)
+}
+
+/// Reads one message.
+pub fn receive<M: DeserializeOwned>(stream: &mut impl Read) -> io::Result<M> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > MESSAGE_BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a message of {length} bytes cannot be"),
+        ));
+    }
+    let mut json = vec![0; length as usize];
+    stream.read_exact(&mut json)?;
+    Ok(serde_json::from_slice(&json)?)
+}

@@ -74,7 +74,7 @@ pub struct Seqno(u64);
 
 /// A number past [`Seqno::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("a seqno is at most {}, not {0}", i64::MAX)]
+#[error("a seqno is at most {max}, not {0}", max = i64::MAX)]
 pub struct InvalidSeqno(pub u64);
 
 impl Seqno {
