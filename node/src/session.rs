@@ -1,0 +1,192 @@
+//! One client's connection: requests in, answers out, many in flight, one task.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BytesMut};
+use futures_util::future::{AbortHandle, Abortable, BoxFuture, FutureExt};
+use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt};
+use headwater_protocol::frame::{self, Frame, Outgoing};
+use headwater_protocol::request::{Request, RequestFrame};
+use headwater_protocol::response::Response;
+use headwater_protocol::{Error, Malformed};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tracing::debug;
+
+use crate::{Answer, Call, Service, Stop};
+
+/// Requests in flight on one connection; more are left in the socket until some are answered.
+const IN_FLIGHT_MAX: usize = 4096;
+/// Bytes of answers that wait for a client to read them; while there are more, nothing more is read from it or done for it.
+const OUT_BYTES_MAX: usize = 1 << 20;
+/// How long a client may take nothing at all of what waits for it.
+const STALL_MAX: Duration = Duration::from_secs(60);
+/// Room made before each read.
+const READ_BYTES: usize = 16 << 10;
+
+/// What a session needs to know of its node.
+pub(crate) struct Limits {
+    pub(crate) frame_bytes_max: usize,
+    pub(crate) deadline: Duration,
+}
+
+/// Something in flight: an answer when it comes, and for a watch what comes after.
+type Pending = BoxFuture<'static, (u64, Option<Response>, Option<BoxStream<'static, Response>>)>;
+
+struct Session<S> {
+    service: Arc<S>,
+    limits: Arc<Limits>,
+    pending: FuturesUnordered<Pending>,
+    watches: HashMap<u64, AbortHandle>,
+    out: Outgoing,
+}
+
+/// Serves one client until it leaves, misbehaves, or the node stops. Opening already exchanged.
+pub(crate) async fn run<S: Service>(
+    mut stream: TcpStream,
+    service: Arc<S>,
+    limits: Arc<Limits>,
+    stop: Stop,
+) -> io::Result<()> {
+    let mut session = Session {
+        service,
+        limits,
+        pending: FuturesUnordered::new(),
+        watches: HashMap::new(),
+        out: Outgoing::default(),
+    };
+    let (mut reader, mut writer) = stream.split();
+    let mut input = BytesMut::new();
+    let mut reading = true;
+    let mut stall_at = Instant::now() + STALL_MAX;
+    let stopped = stop.stopped();
+    tokio::pin!(stopped);
+
+    while reading || !session.pending.is_empty() || session.out.has_remaining() {
+        let room = session.out.remaining() < OUT_BYTES_MAX;
+        tokio::select! {
+            biased;
+            written = writer.write_buf(&mut session.out), if session.out.has_remaining() => {
+                if written? == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                stall_at = Instant::now() + STALL_MAX;
+            }
+            Some(done) = session.pending.next(), if room => {
+                session.finish(done);
+                // What else is ready goes out in the same write.
+                while session.out.remaining() < OUT_BYTES_MAX
+                    && let Some(Some(done)) = session.pending.next().now_or_never()
+                {
+                    session.finish(done);
+                }
+            }
+            read = read_some(&mut reader, &mut input),
+                if reading && room && session.pending.len() < IN_FLIGHT_MAX =>
+            {
+                if read? == 0 {
+                    return Ok(());
+                }
+                session.take(&mut input, Instant::now())?;
+            }
+            () = &mut stopped, if reading => {
+                reading = false;
+                session.watches.drain().for_each(|(_, watch)| watch.abort());
+            }
+            () = tokio::time::sleep_until(stall_at.into()), if session.out.has_remaining() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("the client took nothing for {} s", STALL_MAX.as_secs()),
+                ));
+            }
+        }
+        if !session.out.has_remaining() {
+            stall_at = Instant::now() + STALL_MAX;
+        }
+    }
+    writer.shutdown().await
+}
+
+async fn read_some(reader: &mut (impl AsyncReadExt + Unpin), input: &mut BytesMut) -> io::Result<usize> {
+    input.reserve(READ_BYTES);
+    reader.read_buf(input).await
+}
+
+impl<S: Service> Session<S> {
+    /// Takes every whole request off `input`.
+    fn take(&mut self, input: &mut BytesMut, arrival: Instant) -> io::Result<()> {
+        loop {
+            match frame::split(input, self.limits.frame_bytes_max) {
+                Ok(Some(Frame { kind, id, body })) => match RequestFrame::decode(kind, id, body) {
+                    Ok(frame) => self.start(frame, arrival),
+                    Err(malformed) if malformed.is_argument() => {
+                        self.answer(id, &Response::Error(Error::InvalidArgument(malformed.to_string())));
+                    }
+                    Err(malformed) => return Err(garbled(&malformed)),
+                },
+                Ok(None) => return Ok(()),
+                Err(malformed) => return Err(garbled(&malformed)),
+            }
+        }
+    }
+
+    fn start(&mut self, frame: RequestFrame, arrival: Instant) {
+        let RequestFrame { id, deadline_ms, request } = frame;
+        if let Request::Unwatch { watch } = request {
+            if let Some(watch) = self.watches.remove(&watch) {
+                watch.abort();
+            }
+            return;
+        }
+        let patience = match deadline_ms {
+            0 => self.limits.deadline,
+            ms => Duration::from_millis(ms.into()),
+        };
+        match self.service.call(Call { request, arrival, deadline: arrival + patience }) {
+            Answer::Now(response) => self.answer(id, &response),
+            Answer::Later(response) => {
+                self.pending.push(response.map(move |response| (id, Some(response), None)).boxed());
+            }
+            Answer::Many(responses) => {
+                let (handle, registration) = AbortHandle::new_pair();
+                self.watches.insert(id, handle);
+                self.push_stream(id, Abortable::new(responses, registration).boxed());
+            }
+        }
+    }
+
+    fn push_stream(&mut self, id: u64, responses: BoxStream<'static, Response>) {
+        self.pending.push(
+            responses
+                .into_future()
+                .map(move |(response, rest)| {
+                    let rest = response.is_some().then_some(rest);
+                    (id, response, rest)
+                })
+                .boxed(),
+        );
+    }
+
+    fn finish(
+        &mut self,
+        (id, response, rest): (u64, Option<Response>, Option<BoxStream<'static, Response>>),
+    ) {
+        self.answer(id, response.as_ref().unwrap_or(&Response::WatchEnded));
+        match rest {
+            Some(rest) => self.push_stream(id, rest),
+            None => drop(self.watches.remove(&id)),
+        }
+    }
+
+    fn answer(&mut self, id: u64, response: &Response) {
+        response.encode(id, &mut self.out);
+    }
+}
+
+fn garbled(malformed: &Malformed) -> io::Error {
+    debug!(%malformed, "a client's frame makes no sense; its connection is closed");
+    io::Error::new(io::ErrorKind::InvalidData, malformed.to_string())
+}
