@@ -184,6 +184,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+type Entries = Vec<(u64, Vec<u8>)>;
+
 #[derive(Default)]
 struct Model {
     shards: BTreeMap<String, (BTreeMap<u64, Vec<u8>>, Lsn)>,
@@ -218,13 +220,7 @@ impl Model {
         Some((before - entries.len()) as u64)
     }
 
-    fn scan(
-        &self,
-        shard: &str,
-        from: u64,
-        limit: u32,
-        bytes_max: u32,
-    ) -> Option<(Vec<(u64, Vec<u8>)>, bool)> {
+    fn scan(&self, shard: &str, from: u64, limit: u32, bytes_max: u32) -> Option<(Entries, bool)> {
         let (entries, _) = self.shards.get(shard)?;
         let all: Vec<_> =
             entries.iter().filter(|(n, _)| **n >= from).map(|(n, data)| (*n, data.clone())).collect();
