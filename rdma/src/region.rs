@@ -37,7 +37,17 @@ pub enum RegionError {
         /// The words asked for.
         words: usize,
     },
-    /// The kernel refused; mostly for want of memory (`ENOMEM`, `ENOSPC`) or of descriptors (`EMFILE`).
+    /// The machine has not the memory; ask for less, or free some.
+    #[error("a region of {words} words takes {bytes} bytes, and the machine has {available} available")]
+    Memory {
+        /// The words asked for.
+        words: usize,
+        /// The bytes that they take.
+        bytes: u64,
+        /// The bytes that the kernel says are available.
+        available: u64,
+    },
+    /// The kernel refused; mostly for want of descriptors (`EMFILE`).
     #[error("cannot {doing} a region of {words} words: {source}")]
     Os {
         /// What was tried.
@@ -59,10 +69,15 @@ impl Region {
         }
         let failed = |doing| move |source: io::Error| RegionError::Os { doing, words, source };
         let bytes = (words * WORD_BYTES) as u64;
+        // Asked first, because the kernel does not refuse what it has not: it allocates, and kills processes to go on.
+        let available = available_bytes().map_err(failed("find out the memory for"))?;
+        if bytes > available {
+            return Err(RegionError::Memory { words, bytes, available });
+        }
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|e| failed("create")(e.into()))?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-            .map_err(|e| failed("find the memory for")(e.into()))?;
+            .map_err(|e| failed("allocate")(e.into()))?;
         rustix::fs::fcntl_add_seals(&file, SIZE_SEALS).map_err(|e| failed("seal")(e.into()))?;
         let mapping = Mapping::new(file.as_fd(), words, true).map_err(failed("map"))?;
         Ok(Arc::new(Region { file, mapping }))
@@ -107,4 +122,12 @@ impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region").field("words", &self.words().len()).finish_non_exhaustive()
     }
+}
+
+/// Bytes of memory that the kernel thinks can be had without harm to anybody.
+fn available_bytes() -> io::Result<u64> {
+    let about = std::fs::read_to_string("/proc/meminfo")?;
+    let kib = about.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
+    let kib: u64 = kib.and_then(|kib| kib.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(kib << 10)
 }

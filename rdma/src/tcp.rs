@@ -56,7 +56,8 @@ pub fn link(
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(silence_max))?;
         socket.set_write_timeout(Some(silence_max))?;
-        SockRef::from(socket).set_tcp_user_timeout(Some(silence_max))?;
+        // For what no call waits for any more. Later than the calls' own deadlines, so that these name the reason.
+        SockRef::from(socket).set_tcp_user_timeout(Some(silence_max.saturating_mul(2)))?;
     }
     (&agent).write_all(bytemuck::cast_slice(&announce::encode(&exports)))?;
     let mut announced = [0; announce::WORDS];

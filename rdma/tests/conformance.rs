@@ -165,7 +165,7 @@ fn a_ring_wakes_the_sleeper_after_the_writes_before_it(connect: Connect) {
 
 /// Two owners that ring each other in turn. One lost wake-up, and somebody sleeps until the deadline.
 fn no_wake_up_is_lost(connect: Connect) {
-    const ROUNDS: u64 = 20_000;
+    const ROUNDS: u64 = 50_000;
     let (left_log, right_log) = (log(64), log(64));
     let (left, right) = connect(vec![left_log.clone()], vec![right_log.clone()]);
     let play = |own: Arc<Region>, peer: Arc<dyn Link>, serves: bool| {

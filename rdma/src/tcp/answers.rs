@@ -13,8 +13,8 @@ pub(super) fn run(shared: &Shared) -> Why {
             Ok(0) => return Why::PeerGone,
             Ok(n) => filled_bytes += n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            // There is no deadline on this side.
-            Err(e) => return Why::of_io(e, Why::PeerGone),
+            // Nobody waits here with a deadline: what has timed out is the acknowledgement of what was sent.
+            Err(e) => return Why::of_io(e, Why::Stuck(2 * shared.silence_max)),
         }
         let whole = filled_bytes / WORD_BYTES;
         for &value in &buffer[..whole] {

@@ -52,7 +52,7 @@ pub(crate) fn shm(left: Vec<Export>, right: Vec<Export>) -> (Arc<dyn Link>, Arc<
 }
 
 /// Waits until `condition` holds; fails when it does not within [`DEADLINE`].
-pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < DEADLINE, "waited in vain: {what}");

@@ -1,0 +1,92 @@
+//! What links leave behind, and what they cost when nothing happens. One test, because it counts what belongs to the process.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use common::{Connect, DEADLINE, wait_for};
+use headwater_rdma::{Access, Export, Region, shm, tcp};
+use rustix::time::{ClockId, clock_gettime};
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:leak")).count()
+}
+
+fn exports() -> Vec<Export> {
+    let region = || Region::create("leak", 64).unwrap();
+    vec![
+        Export { id: 1, region: region(), access: Access::Write },
+        Export { id: 2, region: region(), access: Access::Read },
+    ]
+}
+
+/// Fails unless `body`, run many times, leaves things as they were.
+fn leaves_nothing(what: &str, times: usize, body: impl Fn()) {
+    body();
+    let before = (descriptors(), threads(), mappings());
+    (0..times).for_each(|_| body());
+    // A thread that was joined may still be listed for a moment.
+    wait_for(what, || (descriptors(), threads(), mappings()) == before);
+}
+
+/// Microseconds of processor time that this process has used.
+fn processor_us() -> i64 {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    used.tv_sec * 1_000_000 + used.tv_nsec / 1_000
+}
+
+fn link_and_part(connect: Connect) {
+    let (left, right) = connect(exports(), exports());
+    left.write(1, 8, &[1]).unwrap();
+    drop(left.read(2, 8));
+    drop(left);
+    wait_for("the other side hears of it", || right.closed());
+}
+
+#[test]
+fn links_leave_nothing_behind_and_cost_nothing_when_idle() {
+    leaves_nothing("after links over tcp", 1_000, || link_and_part(common::tcp));
+    leaves_nothing("after links over shm", 1_000, || link_and_part(common::shm));
+    leaves_nothing("after shm with a peer that goes away", 100, || {
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(far);
+        assert!(shm::link(near, exports(), DEADLINE).is_err());
+    });
+    leaves_nothing("after shm that the peer refuses", 100, || {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut unwritable = exports();
+        let other = std::thread::spawn(move || shm::link(far, vec![], DEADLINE).map(drop));
+        // Exported for reading by one number, it cannot be mapped for writing by another.
+        unwritable[0].region = unwritable[1].region.clone();
+        assert!(shm::link(near, unwritable, DEADLINE).is_err());
+        assert!(other.join().unwrap().is_err());
+    });
+    leaves_nothing("after tcp with a peer that goes away", 100, || {
+        let ((out, far), (far_out, agent)) = (common::tcp_sockets(), common::tcp_sockets());
+        drop((far, far_out));
+        assert!(tcp::link(out, agent, exports(), DEADLINE).is_err());
+    });
+
+    let idle = Duration::from_millis(300);
+    let links = [common::tcp(exports(), exports()), common::shm(exports(), exports())];
+    let region = Region::create("leak", 64).unwrap();
+    let (start, used) = (Instant::now(), processor_us());
+    while start.elapsed() < idle {
+        region.sleep(region.rings(), idle.saturating_sub(start.elapsed()));
+    }
+    let used = processor_us() - used;
+    assert!(used < 30_000, "four idle links used {used} µs of processor time in {idle:?}");
+    drop(links);
+}
