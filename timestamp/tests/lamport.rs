@@ -210,6 +210,15 @@ mod woken {
         tokio::time::timeout(Duration::from_secs(60), future).await.expect("a read hangs")
     }
 
+    /// Sets its flag when dropped, so that a panic on one thread ends the loops of the others.
+    struct SetOnDrop<'a>(&'a AtomicBool);
+
+    impl Drop for SetOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
     #[derive(Default)]
     struct Far {
         clock: AtomicU64,
@@ -336,15 +345,14 @@ mod woken {
                     })
                 })
                 .collect();
-            let results = runtime.block_on(async {
-                let mut results = Vec::new();
+            let _done = SetOnDrop(&done);
+            let reused: u32 = runtime.block_on(in_time(async {
+                let mut reused = 0;
                 for reader in readers {
-                    results.push(in_time(reader).await);
+                    reused += reader.await.unwrap();
                 }
-                results
-            });
-            done.store(true, Ordering::SeqCst);
-            let reused: u32 = results.into_iter().map(Result::unwrap).sum();
+                reused
+            }));
             assert!(reused > READS, "{reused} reads shared a fetch");
         });
     }
@@ -364,6 +372,7 @@ mod woken {
                     }
                 }
             });
+            let _done = SetOnDrop(&done);
             runtime.block_on(async {
                 for i in 1..=FETCHES {
                     let fetch = || async { Ok::<_, Failed>(8 * i) };
@@ -371,7 +380,6 @@ mod woken {
                     assert_eq!((stamp, reused), (super::stamp(8 * i, i), false));
                 }
             });
-            done.store(true, Ordering::Relaxed);
         });
     }
 }
