@@ -28,6 +28,10 @@ impl Appender {
     /// Nothing was appended after an [`AppendError`]. A record must fit into the ring, or it is refused for ever as
     /// [`AppendError::Overloaded`]; whoever accepts entries bounds them so.
     pub fn append(&mut self, record: &Prepared) -> Result<Lsn, AppendError> {
+        self.append_below(self.wal.usable_end(), record)
+    }
+
+    fn append_below(&mut self, space_end: Lsn, record: &Prepared) -> Result<Lsn, AppendError> {
         let wal = &*self.wal;
         if self.closed || wal.flusher.ended.load(Ordering::Acquire) {
             return Err(AppendError::Closed);
@@ -35,7 +39,7 @@ impl Appender {
         let start = wal.appended();
         let flushed = wal.flushed();
         let end = start.advance(record.log_bytes());
-        if end > wal.space_end() {
+        if end > space_end {
             return Err(if wal.disk_full() { AppendError::DiskFull } else { AppendError::Overloaded });
         }
         if end.since(flushed) > wal.ring.bytes() {
@@ -60,7 +64,7 @@ impl Appender {
                 self.wal.flusher.progress.wait(&mut running);
             }
         }
-        let closed = self.append(&Prepared::close());
+        let closed = self.append_below(self.wal.space_end(), &Prepared::close());
         self.closed = true;
         closed
     }

@@ -249,9 +249,16 @@ impl Wal {
         Lsn::new(self.space_end.load(Ordering::Acquire))
     }
 
+    /// How far the log can grow into the reserved space. On a full disk its last segment is left to the next start,
+    /// which needs one for its epoch.
+    pub(crate) fn usable_end(&self) -> Lsn {
+        let kept = if self.disk_full() { self.layout.segment_bytes } else { 0 };
+        Lsn::new(self.space_end().get() - kept)
+    }
+
     /// Bytes that can be appended before more disk space must be reserved, which happens ahead of need.
     pub fn space_left(&self) -> u64 {
-        self.space_end().since(self.appended())
+        self.usable_end().since(self.appended())
     }
 
     /// Whether the last attempt to reserve disk space found the disk full (W5).

@@ -20,9 +20,9 @@ fn word(ring: &Words, lsn: Lsn) -> &AtomicU64 {
 /// What the RW does from afar: the bytes `[from, to)` into the same place of the RO's ring.
 fn ship(log: &Log, ro: &Words, from: Lsn, to: Lsn) {
     let mut words = vec![0; to.since(from) as usize / 8];
-    log.wal.ring().copy_out(from, &mut words).unwrap();
-    for (i, word) in words.into_iter().enumerate() {
-        word(ro, from.advance(i as u64 * 8)).store(word, Ordering::Relaxed);
+    log.wal.ring().copy_out(from, &mut words).expect("the newest bytes");
+    for (i, value) in words.into_iter().enumerate() {
+        word(ro, from.advance(i as u64 * 8)).store(value, Ordering::Relaxed);
     }
 }
 
@@ -137,7 +137,6 @@ fn the_jump_to_the_next_epoch_is_followed_and_its_start_believed_only_if_the_his
     let mut first = receiver(&ro, log.wal.history().clone(), Lsn::ZERO, 0);
     while first.next(old_end).unwrap().is_some() {}
     let chain = first.chain();
-    // Bytes of the old epoch past what survives: appended, shipped, never flushed.
     drop(log);
     let mut log = Log::open(dir.path()).unwrap();
     let start = log.wal.history().current().unwrap().start;

@@ -1,5 +1,6 @@
 //! What the tests of the log share.
 #![allow(dead_code, reason = "each test program uses a part")]
+#![allow(clippy::unwrap_used, reason = "it belongs to tests")]
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
