@@ -7,12 +7,16 @@ pub mod config;
 mod logging;
 mod server;
 mod session;
+mod read;
 mod watch;
 mod counters;
 mod stop;
+mod limits;
 
 pub use counters::{Counters, Timer};
+pub use limits::raise_open_files;
 pub use logging::init_logging;
+pub use read::Query;
 pub use server::{Server, ServerError, write_ready_file};
 pub use service::{Answer, Call, Service};
 pub use stop::{Stop, terminated};

@@ -29,16 +29,18 @@ pub mod log {
     pub const TAIL: usize = EPOCH + 1;
     /// The flushed LSN as published: durable, stamped and visible on the RW (W3).
     pub const FLUSHED: usize = EPOCH + 2;
-    /// The RO's clock as last seen in its progress words, sent back: the lease runs from there (E3, R6).
-    pub const CLOCK_ECHO: usize = EPOCH + 3;
     /// One of the values of [`state`](super::state).
-    pub const STATE: usize = EPOCH + 4;
+    pub const STATE: usize = EPOCH + 3;
     /// Control words that are written in one go, from [`EPOCH`] on.
-    pub const CONTROL_WORDS: usize = 5;
+    pub const CONTROL_WORDS: usize = 4;
+    /// The RO's clock as last seen in its progress words, sent back: the lease runs from there (E3, R6). Written after
+    /// the control words, by a write of its own: who finds a clock here also finds a flushed LSN that was published
+    /// after the RO wrote that clock.
+    pub const CLOCK_ECHO: usize = EPOCH + CONTROL_WORDS;
     /// First word of the ring.
     pub const RING: usize = 512;
 
-    const _: () = assert!(EPOCH + CONTROL_WORDS <= RING);
+    const _: () = assert!(CLOCK_ECHO < RING);
 }
 
 /// What the RW says of itself in [`log::STATE`].

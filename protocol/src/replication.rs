@@ -14,6 +14,7 @@
 //! the UNIX socket on which they spoke.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,10 @@ use uuid::Uuid;
 
 use crate::{Epoch, History, Lsn};
 
+/// How long the other side may take for each step of the conversation.
+pub const STEP_MAX: Duration = Duration::from_secs(5);
+/// On a link, a peer that says nothing for this many leases is dead.
+pub const SILENT_LEASES: u32 = 6;
 /// Bytes of one message at most.
 const MESSAGE_BYTES_MAX: u32 = 4 << 20;
 

@@ -1,0 +1,44 @@
+use headwater_node::config::{Common, ConfigError, Setting};
+use serde::{Deserialize, Serialize};
+
+/// By which transport an RO attaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TransportChoice {
+    /// The best that both sides have.
+    Auto,
+    /// Shared memory or nothing.
+    Shm,
+    /// Tcp, whatever there is.
+    Tcp,
+}
+
+/// What an RO is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Config {
+    #[serde(flatten)]
+    pub(crate) common: Common,
+    pub(crate) rw: Option<String>,
+    pub(crate) transport: TransportChoice,
+}
+
+impl Config {
+    pub(crate) const SETTINGS: [Setting; 2] = [
+        Setting("rw", "HOST:PORT", "the RW to attach to (required)"),
+        Setting("transport", "auto|shm|tcp", "how the log and timestamps come"),
+    ];
+
+    /// The RW's address, once everything is checked.
+    pub(crate) fn validate(&self) -> Result<String, ConfigError> {
+        self.common.validate()?;
+        self.rw.clone().ok_or_else(|| {
+            ConfigError("rw: missing; say which RW to attach to, e.g. --rw 127.0.0.1:7600".into())
+        })
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { common: Common::new("ro", "127.0.0.1:0"), rw: None, transport: TransportChoice::Auto }
+    }
+}

@@ -1,0 +1,321 @@
+//! The thread that follows the RW: attaches, applies, reports, and begins again when the link is gone.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use headwater_protocol::Lsn;
+use headwater_protocol::regions::{log, progress, region, state};
+use headwater_protocol::replication::Hello;
+use headwater_rdma::{LinkError, Region};
+use headwater_timestamp::Layout;
+use headwater_wal::Receiver;
+use parking_lot::Mutex;
+use thiserror::Error;
+use tracing::{error, info, warn};
+
+use crate::apply::{Applied, Applier, ApplyError};
+use crate::attach::{AttachError, Attached, attach};
+use crate::config::TransportChoice;
+use crate::state::State;
+use crate::upstream::{Upstream, lease_clock_us};
+
+/// Between attempts to attach: doubled each time, from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// After a record the thread looks again this many times, giving way each time, before it sleeps.
+const LOOKS: u32 = 64;
+/// How often an RO on tcp tries whether shared memory has come to be possible.
+const BETTER_RETRY: Duration = Duration::from_secs(10);
+
+/// Why the RO cannot go on at all.
+#[derive(Debug, Error)]
+pub(crate) enum FollowError {
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+}
+
+/// What the thread is told.
+pub(crate) struct Follow {
+    pub(crate) state: Arc<State>,
+    pub(crate) rw: String,
+    pub(crate) hello: Hello,
+    pub(crate) transport: TransportChoice,
+}
+
+/// The running thread.
+pub(crate) struct Follower {
+    thread: JoinHandle<Result<(), FollowError>>,
+    shared: Arc<Shared>,
+}
+
+/// How the thread is asked to stop: the flag, and the bell that it may be asleep on.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    region: Mutex<Option<Arc<Region>>>,
+}
+
+impl Follower {
+    /// Starts it. `ended` is called when it ends by itself, which it does only on an error that a person must mend.
+    pub(crate) fn start(follow: Follow, ended: impl FnOnce() + Send + 'static) -> std::io::Result<Follower> {
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name("follow".into()).spawn(move || {
+            let result = follow.run(&theirs);
+            if result.is_err() {
+                ended();
+            }
+            result
+        })?;
+        Ok(Follower { thread, shared })
+    }
+
+    /// Ends it, and says whether it had ended by itself.
+    pub(crate) fn stop(self) -> Result<(), FollowError> {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        if let Some(region) = &*self.shared.region.lock() {
+            region.ring();
+        }
+        self.thread.thread().unpark();
+        self.thread.join().unwrap_or_else(|_| {
+            error!("the follower panicked");
+            Ok(())
+        })
+    }
+}
+
+impl Follow {
+    fn run(&self, shared: &Shared) -> Result<(), FollowError> {
+        let mut applied = Applied::default();
+        let mut retry = RETRY.0;
+        let mut ever = false;
+        let mut said = String::new();
+        while !shared.stop.load(Ordering::SeqCst) {
+            let mut hello = self.hello.clone();
+            hello.cluster_id = self.state.about.lock().cluster_id;
+            match attach(&self.rw, &hello, applied, self.transport) {
+                Ok(attached) => {
+                    (ever, retry) = (true, RETRY.0);
+                    said.clear();
+                    let (stands, ended) = self.follow(attached, applied, shared);
+                    applied = stands;
+                    ended?;
+                }
+                Err(error) if error.is_divergence() || (error.is_final() && !ever) => {
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    if text != said {
+                        warn!(error = %text, "not attached to the RW; trying on");
+                        self.state.about.lock().why.clone_from(&text);
+                        said = text;
+                    }
+                    std::thread::park_timeout(retry);
+                    retry = (retry * 2).min(RETRY.1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows one link to its end. Gives where the RO then stands, and an error if there is no going on.
+    fn follow(
+        &self,
+        attached: Attached,
+        applied: Applied,
+        shared: &Shared,
+    ) -> (Applied, Result<(), FollowError>) {
+        let Attached { link, log_region, welcome, why, better } = attached;
+        let lease = Duration::from_millis(welcome.lease_ms);
+        let layout = Layout {
+            shard_slots: welcome.shard_slots,
+            page_slots: welcome.page_slots,
+            page_entries: welcome.page_entries,
+        };
+        let epoch = welcome.history.current().map(|epoch| epoch.epoch).unwrap_or_default();
+        info!(
+            rw = %welcome.address, transport = %link.transport(), %epoch, from = %applied.lsn, %why,
+            "attached to the RW"
+        );
+        {
+            let mut about = self.state.about.lock();
+            about.cluster_id = Some(welcome.cluster_id);
+            about.rw_address.clone_from(&welcome.address);
+            about.why = why;
+        }
+        let receiver = Receiver::new(
+            log_region.clone(),
+            log::RING,
+            welcome.ring_bytes,
+            welcome.history,
+            applied.lsn,
+            applied.chain,
+            welcome.entry_bytes_max,
+        );
+        let lease_us = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX);
+        let upstream = Arc::new(Upstream::new(link, epoch, layout, lease_us));
+        *shared.region.lock() = Some(log_region.clone());
+        self.state.upstream.send_replace(Some(upstream.clone()));
+        let mut following = Following {
+            state: &self.state,
+            upstream: &upstream,
+            region: &log_region,
+            applier: Applier::new(receiver, applied),
+            reported: [0; progress::PROGRESS_WORDS],
+            rung_at: applied.lsn,
+            ring_bytes: welcome.ring_bytes,
+            heartbeat: lease / 4,
+            beat: None,
+            freshness: None,
+        };
+        let ended = following.run(shared, better.as_deref());
+        let stands = following.applier.applied();
+        self.state.upstream.send_replace(None);
+        *shared.region.lock() = None;
+        upstream.link.close();
+        let (why, result) = match ended {
+            Ok(end) => (end.to_owned(), Ok(())),
+            Err(Lost::Link(error)) => (error.to_string(), Ok(())),
+            Err(Lost::Apply(error @ ApplyError::Unverified(_))) => (error.to_string(), Ok(())),
+            Err(Lost::Apply(error)) => (error.to_string(), Err(error.into())),
+        };
+        info!(%why, applied = %stands.lsn, "the link with the RW is closed");
+        self.state.about.lock().why = why;
+        (stands, result)
+    }
+}
+
+/// What ended a link against the RO's will.
+enum Lost {
+    Link(LinkError),
+    Apply(ApplyError),
+}
+
+impl From<LinkError> for Lost {
+    fn from(error: LinkError) -> Lost {
+        Lost::Link(error)
+    }
+}
+
+struct Following<'a> {
+    state: &'a State,
+    upstream: &'a Upstream,
+    region: &'a Region,
+    applier: Applier,
+    /// Progress words as last written.
+    reported: [u64; progress::PROGRESS_WORDS],
+    /// What was received when the RW's bell was last rung.
+    rung_at: Lsn,
+    ring_bytes: u64,
+    heartbeat: Duration,
+    beat: Option<Instant>,
+    /// A flushed LSN and the clock after which it was published, until it is applied.
+    freshness: Option<(Lsn, u64)>,
+}
+
+impl Following<'_> {
+    /// Follows until there is a reason to leave, which it gives.
+    fn run(&mut self, shared: &Shared, better: Option<&str>) -> Result<&'static str, Lost> {
+        let mut looks = 0;
+        let mut better_at = Instant::now() + BETTER_RETRY;
+        loop {
+            let seen = self.region.rings();
+            if shared.stop.load(Ordering::SeqCst) {
+                self.report()?;
+                return Ok("this node is stopping");
+            }
+            if self.upstream.link.closed() {
+                // The call gives the reason.
+                self.upstream.link.ring(region::PROGRESS)?;
+            }
+            if self.step()? {
+                looks = LOOKS;
+                continue;
+            }
+            let stopping = self.word(log::STATE) == state::STOPPING;
+            if stopping && self.applier.applied().lsn.get() >= self.word(log::TAIL) {
+                self.report()?;
+                return Ok("the RW stopped in order");
+            }
+            if let Some(socket) = better
+                && better_at <= Instant::now()
+            {
+                better_at = Instant::now() + BETTER_RETRY;
+                if UnixStream::connect(socket).is_ok() {
+                    return Ok("a better transport may be had");
+                }
+            }
+            if looks > 0 {
+                looks -= 1;
+                std::thread::yield_now();
+            } else {
+                let since = self.beat.map_or(self.heartbeat, |beat| beat.elapsed());
+                self.region.sleep(seen, self.heartbeat.saturating_sub(since).max(Duration::from_millis(1)));
+            }
+        }
+    }
+
+    fn word(&self, word: usize) -> u64 {
+        self.region.words()[word].load(Ordering::Acquire)
+    }
+
+    /// One look at the ring and the control words. Says whether anything moved.
+    fn step(&mut self) -> Result<bool, Lost> {
+        let mut moved = false;
+        if self.word(log::EPOCH) == self.upstream.epoch.get() {
+            // The clock first: what is read after it was published after it.
+            let echo_us = self.word(log::CLOCK_ECHO);
+            let flushed = Lsn::new(self.word(log::FLUSHED));
+            let tail = Lsn::new(self.word(log::TAIL));
+            moved = self.applier.step(tail, flushed, &self.state.log).map_err(Lost::Apply)?;
+            self.publish(echo_us, flushed);
+        }
+        let received = self.applier.received().get();
+        let applied = self.applier.applied().lsn.get();
+        let due = self.beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
+        if due || received != self.reported[0] || applied != self.reported[1] {
+            self.report()?;
+        }
+        Ok(moved)
+    }
+
+    /// Lets readers see how far the state has come.
+    fn publish(&mut self, echo_us: u64, flushed: Lsn) {
+        let applied = self.applier.applied().lsn;
+        self.state.received.store(self.applier.received().get(), Ordering::Relaxed);
+        self.state.flushed.store(flushed.get(), Ordering::Relaxed);
+        if applied > self.state.applied.get() {
+            self.state.applied.advance(applied);
+        }
+        self.upstream.renew(echo_us);
+        if echo_us > 0 {
+            self.freshness.get_or_insert((flushed, echo_us));
+        }
+        if let Some((lsn, as_of_us)) = self.freshness
+            && applied >= lsn
+        {
+            self.state.fresh_as_of_us.fetch_max(as_of_us, Ordering::AcqRel);
+            self.freshness = None;
+        }
+    }
+
+    /// Writes the progress words (S4); wakes the RW's shipper when a good part of the ring has become free.
+    fn report(&mut self) -> Result<(), LinkError> {
+        let received = self.applier.received();
+        let words = [received.get(), self.applier.applied().lsn.get(), 0, lease_clock_us()];
+        let link = &self.upstream.link;
+        link.write(region::PROGRESS, progress::RECEIVED, &words)?;
+        self.reported = words;
+        self.beat = Some(Instant::now());
+        if received.since(self.rung_at) >= self.ring_bytes / 4 {
+            self.rung_at = received;
+            link.ring(region::PROGRESS)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! The RW as an RO knows it on one link: its timestamps, and how long they may be believed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use headwater_protocol::Epoch;
+use headwater_protocol::regions::region;
+use headwater_rdma::{Link, LinkError};
+use headwater_timestamp::{Lamport, Layout, Nanos, Stamp};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::Notify;
+
+/// Why a timestamp cannot be used.
+#[derive(Debug)]
+pub(crate) enum NoTimestamp {
+    /// The link is gone; another may come.
+    LinkGone,
+    /// The RO's right to read strongly has run out (E3, R6); it may be renewed.
+    NoRight,
+}
+
+/// µs on a clock that goes on while the host sleeps: a lease must not outlive a suspended machine.
+pub(crate) fn lease_clock_us() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let us = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
+    u64::try_from(us).unwrap_or(0)
+}
+
+/// One link's timestamps and lease.
+///
+/// - Everything cached here was fetched over this link, so under this epoch (R6): with the link, the caches go.
+/// - A stamp is returned only while the lease holds *after* its word was sampled: no RW that follows has acknowledged
+///   anything before the lease's end, so at that moment this RW's table was the truth (E3).
+pub(crate) struct Upstream {
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) epoch: Epoch,
+    pub(crate) layout: Layout,
+    lamports: Box<[Lamport]>,
+    lease_us: u64,
+    lease_until_us: AtomicU64,
+    renewed: Notify,
+}
+
+impl Upstream {
+    pub(crate) fn new(link: Arc<dyn Link>, epoch: Epoch, layout: Layout, lease_us: u64) -> Upstream {
+        Upstream {
+            link,
+            epoch,
+            lamports: (0..layout.words()).map(|_| Lamport::new()).collect(),
+            layout,
+            lease_us,
+            lease_until_us: AtomicU64::new(0),
+            renewed: Notify::new(),
+        }
+    }
+
+    /// The RW gave back the clock `echo_us` of this RO; 0 is none.
+    pub(crate) fn renew(&self, echo_us: u64) {
+        if echo_us == 0 {
+            return;
+        }
+        let until = echo_us + self.lease_us;
+        if self.lease_until_us.fetch_max(until, Ordering::AcqRel) < until {
+            self.renewed.notify_waiters();
+        }
+    }
+
+    /// µs for which the RO may still read strongly.
+    pub(crate) fn lease_left_us(&self) -> u64 {
+        self.lease_until_us.load(Ordering::Acquire).saturating_sub(lease_clock_us())
+    }
+
+    /// Returns at the next renewal; at once if the lease holds.
+    pub(crate) async fn renewed(&self) {
+        let renewal = self.renewed.notified();
+        tokio::pin!(renewal);
+        // Listening before looking, so that no renewal falls between.
+        renewal.as_mut().enable();
+        if self.lease_left_us() == 0 {
+            renewal.await;
+        }
+    }
+
+    /// The timestamp in `word`, by a fetch sent at or after `arrival` (R1), and whether it was somebody else's.
+    pub(crate) async fn timestamp(
+        &self,
+        word: usize,
+        arrival: Nanos,
+        gather: bool,
+        now: impl Fn() -> Nanos,
+        fetches: &AtomicU64,
+    ) -> Result<(Stamp, bool), NoTimestamp> {
+        let fetch = || {
+            fetches.fetch_add(1, Ordering::Relaxed);
+            self.link.read(region::TIMESTAMPS, word)
+        };
+        let stamp = self.lamports[word].get(arrival, gather, now, fetch).await;
+        let stamp = stamp.map_err(|_: LinkError| NoTimestamp::LinkGone)?;
+        // After the sample, never before.
+        if self.lease_left_us() == 0 { Err(NoTimestamp::NoRight) } else { Ok(stamp) }
+    }
+}

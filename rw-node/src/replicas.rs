@@ -1,0 +1,109 @@
+//! The ROs that are attached, as the RW sees them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use headwater_protocol::Lsn;
+use headwater_protocol::regions::progress;
+use headwater_protocol::status::ReplicaStatus;
+use headwater_rdma::{Link, Region};
+use parking_lot::{Mutex, RwLock};
+use uuid::Uuid;
+
+/// One attached RO.
+pub(crate) struct Replica {
+    /// The RO's process.
+    pub(crate) node: Uuid,
+    pub(crate) name: String,
+    pub(crate) address: String,
+    /// Why it is not on a better transport; empty if there is none.
+    pub(crate) why: String,
+    pub(crate) link: Arc<dyn Link>,
+    /// Its progress words; their bell also wakes its shipper.
+    pub(crate) progress: Arc<Region>,
+    pub(crate) shipped: AtomicU64,
+    pub(crate) from_segments: AtomicBool,
+    /// When its clock was last seen to move.
+    pub(crate) heard: Mutex<Instant>,
+}
+
+impl Replica {
+    pub(crate) fn word(&self, word: usize) -> u64 {
+        self.progress.words()[word].load(Ordering::Acquire)
+    }
+
+    fn status(&self, visible: Lsn) -> ReplicaStatus {
+        let applied = Lsn::new(self.word(progress::APPLIED));
+        ReplicaStatus {
+            name: self.name.clone(),
+            address: self.address.clone(),
+            transport: self.link.transport().to_string(),
+            why: self.why.clone(),
+            shipped: Lsn::new(self.shipped.load(Ordering::Relaxed)),
+            source: if self.from_segments.load(Ordering::Relaxed) { "segments" } else { "ring" }.into(),
+            received: Lsn::new(self.word(progress::RECEIVED)),
+            applied,
+            lag_bytes: visible.since(applied),
+            silent_ms: u64::try_from(self.heard.lock().elapsed().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// All of them. Each has a shipper thread that ends when its link closes.
+#[derive(Default)]
+pub(crate) struct Replicas {
+    attached: RwLock<Vec<Arc<Replica>>>,
+    shippers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Replicas {
+    /// Wakes every shipper that sleeps: there is more to write, or to publish.
+    pub(crate) fn ring_all(&self) {
+        self.attached.read().iter().for_each(|replica| replica.progress.ring());
+    }
+
+    /// Adds one, in place of an earlier link of the same process, and starts its shipper.
+    pub(crate) fn add(
+        &self,
+        replica: Arc<Replica>,
+        ship: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let shipper = std::thread::Builder::new().name("ship".into()).spawn(ship)?;
+        let mut shippers = self.shippers.lock();
+        shippers.retain(|shipper| !shipper.is_finished());
+        shippers.push(shipper);
+        drop(shippers);
+        let mut attached = self.attached.write();
+        attached.retain(|other| {
+            let replaced = other.node == replica.node;
+            if replaced {
+                other.link.close();
+            }
+            !replaced
+        });
+        attached.push(replica);
+        Ok(())
+    }
+
+    /// Forgets one whose link is dead.
+    pub(crate) fn remove(&self, replica: &Arc<Replica>) {
+        self.attached.write().retain(|other| !Arc::ptr_eq(other, replica));
+    }
+
+    /// Waits until every shipper has ended.
+    pub(crate) fn join(&self) {
+        let shippers = std::mem::take(&mut *self.shippers.lock());
+        for shipper in shippers {
+            if shipper.join().is_err() {
+                tracing::error!("a shipper panicked");
+            }
+        }
+    }
+
+    /// How each does.
+    pub(crate) fn status(&self, visible: Lsn) -> Vec<ReplicaStatus> {
+        self.attached.read().iter().map(|replica| replica.status(visible)).collect()
+    }
+}

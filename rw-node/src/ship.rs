@@ -1,0 +1,155 @@
+//! Writing the log into one RO's ring (S1, S4): one thread for each RO, so that none waits for another and the RW for none.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use headwater_node::Stop;
+use headwater_protocol::Lsn;
+use headwater_protocol::regions::{log, progress, region, state};
+use headwater_rdma::LinkError;
+use headwater_wal::Wal;
+use tracing::{info, warn};
+
+use crate::commit::Commit;
+use crate::replicas::Replica;
+
+/// Words written in one go: enough to be worth it, little enough that the RO gets to work early.
+const CHUNK_WORDS: u64 = 16 << 10;
+/// How long an RO may take to apply the last of the log when the RW stops in order.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+
+/// What one shipper works with.
+pub(crate) struct Shipper {
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) commit: Arc<Commit>,
+    /// Control words are written at least this often: a quarter of the lease.
+    pub(crate) heartbeat: Duration,
+    /// The log has its last record: what is published then is the end.
+    pub(crate) closing: Stop,
+}
+
+impl Shipper {
+    /// Ships until the link closes, or the log does and the RO has all of it. Never touches what the RO has not taken.
+    pub(crate) fn run(self, start: Lsn) {
+        let replica = self.replica.clone();
+        let (name, transport) = (&replica.name, replica.link.transport());
+        info!(ro = %name, %transport, from = %start, why = %replica.why, "an RO is attached");
+        match self.ship(start) {
+            Ok(()) => info!(ro = %name, "the RO has the whole log; the link is closed"),
+            Err(ShipError::Link(error)) => warn!(ro = %name, %error, "the RO is gone"),
+            Err(ShipError::Log(error)) => {
+                tracing::error!(ro = %name, %error, "the log cannot be read for this RO; its link is closed");
+            }
+        }
+        replica.link.close();
+        self.commit.replicas.remove(&replica);
+    }
+
+    fn ship(&self, start: Lsn) -> Result<(), ShipError> {
+        let Shipper { replica, wal, commit, .. } = self;
+        let link = &replica.link;
+        let ring_bytes = wal.ring().bytes();
+        let mut shipped = start;
+        let mut written = [0; log::CONTROL_WORDS];
+        let mut beat: Option<Instant> = None;
+        let mut clock = 0;
+        let mut farewell: Option<Instant> = None;
+        let mut buffer = Vec::with_capacity(CHUNK_WORDS as usize);
+        loop {
+            let seen = replica.progress.rings();
+            if link.closed() {
+                // The call gives the reason.
+                link.ring(region::LOG)?;
+            }
+            let now_clock = replica.word(progress::CLOCK);
+            if now_clock != clock {
+                clock = now_clock;
+                *replica.heard.lock() = Instant::now();
+            }
+            let taken = Lsn::new(replica.word(progress::RECEIVED));
+
+            // The log first, then the words that speak of it (S1).
+            let mut news = false;
+            let chunk = self.chunk(shipped, taken, ring_bytes);
+            if let Some((from, words)) = chunk {
+                buffer.resize(words as usize, 0);
+                self.read(from, &mut buffer)?;
+                link.write(region::LOG, log::RING + (from.get() % ring_bytes / 8) as usize, &buffer)?;
+                shipped = from.advance(buffer.len() as u64 * 8);
+                replica.shipped.store(shipped.get(), Ordering::Relaxed);
+                news = true;
+            }
+
+            let closing = self.closing.is_stopped();
+            let flushed = commit.published();
+            let stopping = closing && shipped == flushed;
+            let state = if stopping { state::STOPPING } else { state::RUNNING };
+            // In the order of the words: epoch, tail, flushed, state.
+            let control = [wal.epoch().get(), shipped.get(), flushed.get(), state];
+            let due = beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
+            if control != written || due {
+                link.write(region::LOG, log::EPOCH, &control)?;
+                // By a write of its own: who finds this clock also finds a flushed LSN from after it.
+                link.write(region::LOG, log::CLOCK_ECHO, &[clock])?;
+                link.ring(region::LOG)?;
+                written = control;
+                beat = Some(Instant::now());
+            }
+
+            if stopping {
+                let since = *farewell.get_or_insert_with(Instant::now);
+                if Lsn::new(replica.word(progress::APPLIED)) >= flushed {
+                    return Ok(());
+                }
+                if since.elapsed() > FAREWELL_MAX {
+                    warn!(ro = %replica.name, "the RO did not apply the last of the log in time");
+                    return Ok(());
+                }
+            }
+            if !news {
+                replica.progress.sleep(seen, self.heartbeat);
+            }
+        }
+    }
+
+    /// What to write next: from where, and how many words. Bounded by what is appended, by what the RO has taken (S4), by the
+    /// end of the ring and by the end of an epoch.
+    fn chunk(&self, shipped: Lsn, taken: Lsn, ring_bytes: u64) -> Option<(Lsn, u64)> {
+        let history = self.wal.history();
+        let from = history.next_start(shipped);
+        let window = taken.advance(ring_bytes);
+        let epoch_end = history.end_of_epoch_at(from).unwrap_or_else(|| self.wal.appended());
+        let ring_end = from.advance(ring_bytes - from.get() % ring_bytes);
+        let end = window.min(epoch_end).min(ring_end).min(from.advance(CHUNK_WORDS * 8));
+        (end > from).then(|| (from, end.since(from) / 8))
+    }
+
+    /// Fills `out` with log words from the ring, or from segment files where the ring has gone past them; `out` then ends
+    /// where the files do.
+    fn read(&self, from: Lsn, out: &mut Vec<u64>) -> Result<(), ShipError> {
+        let this_epoch = self.wal.history().current().is_some_and(|epoch| from >= epoch.start);
+        let in_ring = this_epoch && self.wal.ring().copy_out(from, out).is_ok();
+        self.replica.from_segments.store(!in_ring, Ordering::Relaxed);
+        if in_ring {
+            return Ok(());
+        }
+        // The ring overwrites only what is flushed, so there is at least one word.
+        let flushed_words = self.wal.flushed().since(from) / 8;
+        out.truncate(usize::try_from(flushed_words).unwrap_or(usize::MAX));
+        self.wal.read(from, out).map_err(|error| ShipError::Log(error.to_string()))
+    }
+}
+
+/// Why shipping ended.
+enum ShipError {
+    Link(LinkError),
+    Log(String),
+}
+
+impl From<LinkError> for ShipError {
+    fn from(error: LinkError) -> ShipError {
+        ShipError::Link(error)
+    }
+}
