@@ -318,3 +318,6 @@ impl Retries {
         is_time
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -384,3 +384,6 @@ async fn drive(shared: Arc<Shared>, mut frames: Frames) {
     };
     shared.lose(why);
 }
+
+#[cfg(test)]
+mod tests;

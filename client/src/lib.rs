@@ -18,6 +18,9 @@ mod session;
 mod socket;
 mod watch;
 
+#[cfg(test)]
+mod scripted;
+
 pub use client::{Client, Options, ReadFrom};
 pub use connection::Connection;
 pub use error::ClientError;

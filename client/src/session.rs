@@ -31,3 +31,26 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_read_is_never_asked_for_less_than_the_position() {
+        let session = Session::default();
+        assert_eq!(session.consistency(Consistency::Eventual), Consistency::Eventual);
+        session.observe(Lsn::new(16));
+        session.observe(Lsn::new(8));
+        assert_eq!(session.position(), Lsn::new(16));
+        let at_least = |lsn| Consistency::AtLeast(Lsn::new(lsn));
+        assert_eq!(session.consistency(Consistency::Eventual), at_least(16));
+        assert_eq!(session.consistency(at_least(8)), at_least(16));
+        assert_eq!(session.consistency(at_least(24)), at_least(24));
+        for same in [Consistency::Strong, Consistency::Bounded(Duration::from_secs(1))] {
+            assert_eq!(session.consistency(same), same);
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use headwater_protocol::request::{Request, RequestFrame};
 use headwater_protocol::response::Response;
-use headwater_protocol::{Entry, Lsn, Seqno, ShardName};
+use headwater_protocol::{Entry, Error, Lsn, Seqno, ShardName};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
@@ -188,6 +188,8 @@ impl Subscription {
                 Ok(Batch { entries, lsn })
             }
             Response::Error(error) => Err(ClientError::Refused(error)),
+            // Nobody asked for it, so it is the node that ends.
+            Response::WatchEnded => Err(ClientError::Refused(Error::Stopping)),
             other => Err(malformed(format!("{other:?} is no answer to a watch"))),
         }
     }
@@ -196,3 +198,6 @@ impl Subscription {
 fn lost(address: &str, why: String) -> ClientError {
     ClientError::ConnectionLost { address: address.into(), why, in_flight_write: false }
 }
+
+#[cfg(test)]
+mod tests;
