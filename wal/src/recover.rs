@@ -15,7 +15,9 @@ use uuid::Uuid;
 
 use crate::cursor::Cursor;
 use crate::error::{Damage, FileError, Flaw, OpenError};
-use crate::record::{BODY_BYTES_MAX, HEADER_BYTES, HEADER_WORDS, Header, Record, RecordInfo, WORD_BYTES};
+use crate::record::{
+    BODY_BYTES_MAX, HEADER_BYTES, HEADER_WORDS, Header, Kind, Record, RecordInfo, WORD_BYTES,
+};
 use crate::record::{body_words, record_bytes};
 use crate::segment::{self, Layout, SegmentFile, SegmentWriter};
 
@@ -39,6 +41,8 @@ pub struct Report {
     pub end: Lsn,
     /// The chained checksum there.
     pub chain: u64,
+    /// The log is known to have been durable up to here: the last record says so.
+    pub flushed: Lsn,
     /// What lies after the last valid record, if anything: the next start cuts it.
     pub torn: Option<Torn>,
     /// Whether the log was stopped in order: then nothing is missing from its end.
@@ -228,7 +232,7 @@ impl Found {
     ) -> Result<Report, OpenError> {
         let mut cursor = Cursor::new(self.history.clone(), Lsn::ZERO, 0);
         let mut window = Window { layout: &self.layout, begin: Lsn::ZERO, words: Vec::new() };
-        let (mut records, mut bytes, mut closed) = (0, 0, false);
+        let (mut records, mut bytes, mut flushed, mut closed) = (0, 0, Lsn::ZERO, false);
         let torn = loop {
             let start = cursor.next_start();
             let limit = self.history.end_of_epoch_at(start).unwrap_or(self.newest().end());
@@ -236,7 +240,8 @@ impl Found {
                 Ok((info, record)) => {
                     records += 1;
                     bytes += info.end.since(info.start);
-                    closed = info.kind == crate::Kind::Close;
+                    flushed = info.flushed;
+                    closed = info.kind == Kind::Close;
                     visit(info, record).map_err(|what| OpenError::Replay { lsn: info.end, what })?;
                 }
                 Err(flaw) if start <= self.newest().start.start => return Err(self.damaged(start, flaw)),
@@ -251,6 +256,7 @@ impl Found {
             bytes,
             end: cursor.end(),
             chain: cursor.chain(),
+            flushed,
             torn,
             closed,
         })
@@ -302,13 +308,13 @@ impl Found {
 
     /// Makes what was recovered durable before it is believed (W7).
     ///
-    /// The last ring of bytes is written again first: only those can have been unflushed, and after a flush that failed
-    /// the system may hold them as clean although the disk never got them, so that flushing alone would do nothing.
-    pub(crate) fn make_durable(&self, end: Lsn) -> Result<(), FileError> {
-        let newest = self.newest();
+    /// What was not known to be flushed is written again first: after a flush that failed, the system may hold those
+    /// bytes as clean although the disk never got them, so that flushing alone would do nothing.
+    pub(crate) fn make_durable(&self, report: &Report) -> Result<(), FileError> {
+        let end = report.end;
         let mut writer = SegmentWriter::new(self.layout.clone());
         let mut words = Vec::new();
-        let mut at = newest.start.start.max(Lsn::new(end.get().saturating_sub(newest.ring_bytes)));
+        let mut at = report.flushed.max(self.newest().start.start);
         while at < end {
             words.resize(CHUNK_WORDS.min(end.since(at) as usize / WORD_BYTES), 0);
             self.layout.read(at, &mut words)?;

@@ -343,7 +343,7 @@ fn recover(
             tracing::info!(end = %report.end, closed = report.closed, records = report.records, "log read back")
         }
     }
-    found.make_durable(report.end)?;
+    found.make_durable(&report)?;
     found.remove_unused(report.end)?;
     Ok(EpochStart {
         epoch: found.next_epoch(),

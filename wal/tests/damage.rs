@@ -287,6 +287,34 @@ fn a_crash_while_the_next_epoch_begins_is_harmless() {
     );
 }
 
+/// The search for a proof goes through the log a chunk at a time; a header across two chunks must not be missed.
+#[test]
+fn a_proof_is_found_wherever_it_begins() {
+    const CHUNK_BYTES: u64 = 1 << 20;
+    for words_before in 0..8 {
+        let dir = tempfile::tempdir().unwrap();
+        let options = headwater_wal::WalOptions { segment_bytes: 4 << 20, ..options(dir.path()) };
+        let mut log = Log::open_with(options, 2 << 20).unwrap();
+        let lost = log.wal.recovered();
+        let filler = log.append(&change(0, 40)).advance(48 + 8 + 7);
+        let proof = lost.advance(CHUNK_BYTES - 8 * words_before);
+        let bytes = proof.since(filler) as usize;
+        assert_eq!(log.append(&change(1, bytes)), proof);
+        log.flush();
+        let end = log.append_and_flush(&change(2, 40));
+        drop(log);
+        let (records, report) = read(dir.path());
+        assert_eq!((records.len(), report.unwrap().end), (4, end));
+        let file = dir.path().join(format!("{:020}.wal", 0));
+        change_byte(&file, BLOCK_BYTES + lost.get() + 50, 1, || {
+            let Err(OpenError::Damaged(damage)) = read(dir.path()).1 else {
+                panic!("{words_before} words before")
+            };
+            assert_eq!(damage.lsn, lost);
+        });
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
