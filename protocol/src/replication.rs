@@ -154,10 +154,11 @@ impl Refusal {
     }
 }
 
-/// Writes one message.
+/// Writes one message; none of it if it is longer than what is received.
 pub fn send<M: Serialize>(stream: &mut impl Write, message: &M) -> io::Result<()> {
     let json = serde_json::to_vec(message)?;
     let length = u32::try_from(json.len()).map_err(io::Error::other)?;
+    check_length(length)?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend_from_slice(&json);
     stream.write_all(&bytes)
@@ -168,13 +169,16 @@ pub fn receive<M: DeserializeOwned>(stream: &mut impl Read) -> io::Result<M> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if length > MESSAGE_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("a message of {length} bytes cannot be"),
-        ));
-    }
+    check_length(length)?;
     let mut json = vec![0; length as usize];
     stream.read_exact(&mut json)?;
     Ok(serde_json::from_slice(&json)?)
+}
+
+fn check_length(length: u32) -> io::Result<()> {
+    if length > MESSAGE_BYTES_MAX {
+        let why = format!("a message of {length} bytes cannot be");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(())
 }

@@ -229,10 +229,10 @@ fn put_consistency(out: &mut BytesMut, consistency: Consistency) {
 fn consistency(f: &mut Fields) -> Result<Consistency, Malformed> {
     let (code, number) = (f.u8()?, f.u64()?);
     Ok(match code {
-        0 => Consistency::Strong,
+        0 if number == 0 => Consistency::Strong,
         1 => Consistency::AtLeast(Lsn::new(number)),
         2 => Consistency::Bounded(Duration::from_micros(number)),
-        3 => Consistency::Eventual,
+        3 if number == 0 => Consistency::Eventual,
         code => return Err(Malformed::Unknown { what: "consistency", code: code.into() }),
     })
 }

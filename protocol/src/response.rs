@@ -159,14 +159,18 @@ impl Response {
         let response = match kind {
             kind::HEAD => {
                 let reflects = reflects(&mut f)?;
-                Response::Head { entry: entries(&mut f)?.pop(), reflects }
+                let mut entries = entries(&mut f)?;
+                if entries.len() > 1 {
+                    return Err(Malformed::Unknown { what: "number of heads", code: entries.len() as u64 });
+                }
+                Response::Head { entry: entries.pop(), reflects }
             }
             kind::SCAN => {
-                let (reflects, more) = (reflects(&mut f)?, f.u8()? != 0);
+                let (reflects, more) = (reflects(&mut f)?, f.flag()?);
                 Response::Scan { entries: entries(&mut f)?, more, reflects }
             }
             kind::SHARDS => {
-                let (reflects, more, count) = (reflects(&mut f)?, f.u8()? != 0, f.u32()?);
+                let (reflects, more, count) = (reflects(&mut f)?, f.flag()?, f.u32()?);
                 let names = (0..count).map(|_| f.name()).collect::<Result<_, _>>()?;
                 Response::Shards { names, more, reflects }
             }

@@ -75,6 +75,15 @@ impl Fields {
         Ok(self.0.get_u64_le())
     }
 
+    /// One byte, 0 or 1.
+    pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            code => Err(Malformed::Unknown { what: "flag", code: code.into() }),
+        }
+    }
+
     pub(crate) fn lsn(&mut self) -> Result<Lsn, Malformed> {
         Ok(Lsn::new(self.u64()?))
     }
