@@ -92,3 +92,6 @@ impl Applier {
         Ok(moved)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -157,3 +157,6 @@ fn touched(layout: &Layout, query: &Query, bounds: &Bounds) -> Option<RangeInclu
     };
     (pages.end() - pages.start() < PAGES_MAX).then_some(pages)
 }
+
+#[cfg(test)]
+mod tests;
