@@ -90,3 +90,6 @@ impl Commit {
         ControlFlow::Continue(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -211,3 +211,6 @@ impl State {
 fn invalid(text: String) -> Error {
     Error::InvalidArgument(text)
 }
+
+#[cfg(test)]
+mod tests;
