@@ -69,6 +69,18 @@ fn a_truncate_of_everything_ends() {
 }
 
 #[test]
+fn a_smaller_stamp_changes_nothing() {
+    let layout = Layout { shard_slots: 1, page_slots: 1, page_entries: 1 };
+    let (table, memory) = table(layout, 0);
+    for lsn in [24, 16].map(Lsn::new) {
+        table.stamp_append("a", Seqno::ZERO, lsn);
+        table.stamp_truncate("a", Seqno::ZERO..seqno(1), lsn);
+        table.stamp_global(lsn);
+    }
+    assert!((layout.global()..layout.words()).all(|word| read(&memory, word) == 24));
+}
+
+#[test]
 fn words_only_grow_however_many_stamp() {
     const THREADS: u64 = 4;
     const STAMPS: u64 = 20_000;
@@ -81,7 +93,8 @@ fn words_only_grow_however_many_stamp() {
                 let table = &table;
                 scope.spawn(move || {
                     for i in 0..STAMPS {
-                        let lsn = Lsn::new(i * THREADS + thread);
+                        // Up and down, and not last at the largest.
+                        let lsn = Lsn::new(i * 7919 % STAMPS * THREADS + thread);
                         table.stamp_append("a", Seqno::ZERO, lsn);
                         table.stamp_global(lsn);
                     }
