@@ -192,7 +192,11 @@ fn run(config: Config) -> Result<(), StartError> {
         info!(%address, epoch = %wal.epoch(), "serving");
         terminated().await.map_err(io_error("cannot wait for signals"))?;
         stop.stop();
-        sessions.await.map_err(|e| StartError::Io { doing: "sessions", source: std::io::Error::other(e) })
+        let ended = sessions.await;
+        // Also what nobody waits for any more. The close record then follows only what is flushed, and is not
+        // waited for under the writer's lock, which the flusher needs.
+        commit.visible().reached(wal.appended()).await;
+        ended.map_err(|e| StartError::Io { doing: "sessions", source: std::io::Error::other(e) })
     })?;
 
     // In order: nobody writes any more; the log ends with a record that says so; disk and ROs get it; then the doors close.

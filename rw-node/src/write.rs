@@ -170,7 +170,8 @@ impl Writer {
         }
     }
 
-    /// Appends the close record; every later write is refused. Returns the log's end.
+    /// Appends the close record; every later write is refused. Returns the log's end. Everything appended must be visible:
+    /// the log waits until it is flushed, and this holds the lock that making it visible needs.
     pub(crate) fn close(&self) -> Result<Lsn, AppendError> {
         self.state.lock().appender.close()
     }
