@@ -114,6 +114,27 @@ fn frames_may_arrive_in_pieces() {
 }
 
 #[test]
+fn what_arrives_in_part_is_kept_until_the_rest_is_there() {
+    let peer = rigged(DEADLINE);
+    let to_bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    peer.table.words()[9].store(77, Ordering::SeqCst);
+    let frames = to_bytes(&[frame(READ, TABLE, 8, &[]), frame(READ, TABLE, 9, &[])].concat());
+    let (now, later) = frames.split_at(16 + 13);
+    (&peer.to_agent).write_all(now).unwrap();
+    assert_eq!(receive(&peer.to_agent, 1), [0]);
+    (&peer.to_agent).write_all(later).unwrap();
+    assert_eq!(receive(&peer.to_agent, 1), [77]);
+
+    let reads = (peer.link.read(TABLE, 8), peer.link.read(TABLE, 9));
+    let answers = to_bytes(&[1, 0x0203_0405_0607_0809]);
+    let (now, later) = answers.split_at(8 + 5);
+    (&peer.from_initiator).write_all(now).unwrap();
+    assert_eq!(value(reads.0).unwrap(), 1);
+    (&peer.from_initiator).write_all(later).unwrap();
+    assert_eq!(value(reads.1).unwrap(), 0x0203_0405_0607_0809);
+}
+
+#[test]
 fn an_agent_checks_for_itself() {
     let too_large = vec![1; 8193];
     let bad: &[(&str, Vec<u64>)] = &[
@@ -294,6 +315,12 @@ fn reads_in_flight_are_bounded_and_fail_with_the_link() {
     for read in reads {
         assert!(matches!(value(read), Err(LinkError::Closed { why: Why::Here })));
     }
+
+    let peer = rigged(DEADLINE);
+    let read = peer.link.read(TABLE, 8);
+    peer.to_agent.shutdown(Shutdown::Write).unwrap();
+    let error = value(read).unwrap_err();
+    assert!(matches!(error, LinkError::Closed { why: Why::PeerGone }), "{error}");
 }
 
 #[test]
