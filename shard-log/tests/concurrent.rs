@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headwater_protocol::{Lsn, Seqno, ShardName};
@@ -122,28 +122,29 @@ fn a_shard_and_its_name_appear_together() {
     assert_eq!(log.len() as u64, SHARDS);
 }
 
-/// Readers that never leave a shard alone between them do not keep the one thread from applying.
+/// Readers that never leave a shard alone between them do not keep the one thread from applying: under a lock that
+/// lets readers pass a waiting writer, not one of these appends is applied within the minute.
 #[test]
 fn readers_do_not_starve_the_applier() {
+    const ENTRIES: u64 = 4_000;
+    const APPENDS: u64 = 400;
     let (log, shard, done) = (ShardLog::new(), name("a"), AtomicBool::new(false));
-    for n in 0..20_000 {
+    for n in 0..ENTRIES {
         log.apply(append(&shard, n), Lsn::new(8)).unwrap();
     }
-    let applied = AtomicU64::new(0);
+    let deadline = Instant::now() + Duration::from_secs(60);
     std::thread::scope(|scope| {
-        for _ in 0..6 {
+        for _ in 0..16 {
             scope.spawn(|| {
-                while !done.load(Ordering::SeqCst) {
-                    log.scan("a", Seqno::ZERO, 20_000, u32::MAX);
+                while !done.load(Ordering::SeqCst) && Instant::now() < deadline {
+                    log.scan("a", Seqno::ZERO, u32::MAX, u32::MAX);
                 }
             });
         }
         let _done = SetOnDrop(&done);
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        for n in 20_000..20_040 {
+        for n in ENTRIES..ENTRIES + APPENDS {
             log.apply(append(&shard, n), Lsn::new(8)).unwrap();
-            applied.fetch_add(1, Ordering::SeqCst);
-            assert!(std::time::Instant::now() < deadline, "{applied:?} of 40 applied");
+            assert!(Instant::now() < deadline, "{} of {APPENDS} appends applied", n - ENTRIES);
         }
     });
 }
@@ -199,7 +200,7 @@ mod watch {
     /// A reader that subscribes, reads, waits and reads again gets every entry, however the applier runs beside it.
     #[test]
     fn misses_nothing() {
-        const ENTRIES: u64 = 20_000;
+        const ENTRIES: u64 = 4_000;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
         let (log, shard) = (Arc::new(ShardLog::new()), name("a"));
