@@ -1,0 +1,149 @@
+//! An orderly stop: nothing is lost, nobody is left without an answer, and everyone is told.
+
+use bytes::Bytes;
+use headwater_client::{Cas, ClientError, Connection};
+use headwater_protocol::status::NodeStatus;
+use headwater_protocol::{Consistency, Error, Seqno, ShardName};
+use headwater_tests::cluster::{Cluster, PATIENCE, eventually};
+use headwater_tests::load::Load;
+use headwater_tests::snapshot::snapshot;
+use tokio::task::JoinSet;
+
+/// Writes until the node refuses. Gives what was acknowledged; panics if any write ends in doubt.
+async fn write_until_refused(rw: Connection, shard: ShardName) -> Vec<Seqno> {
+    let (mut head, mut acknowledged) = (None, Vec::new());
+    loop {
+        match rw.compare_and_set(&shard, head, Bytes::from("x"), PATIENCE).await {
+            Ok(Cas::Committed(seqno, _)) => {
+                head = Some(seqno);
+                acknowledged.push(seqno);
+            }
+            Ok(other) => panic!("nobody else writes {shard}: {other:?}"),
+            Err(ClientError::Refused(Error::Stopping) | ClientError::Unreachable { .. }) => {
+                return acknowledged;
+            }
+            // The connection was closed in order before this write was read from it: the client cannot know.
+            Err(ClientError::ConnectionLost { .. }) => return acknowledged,
+            Err(other) => panic!("a write in flight is answered: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopped_under_load_the_rw_answers_what_it_took_and_its_ros_end_equal() {
+    let mut cluster = Cluster::start(&[], &["shm", "tcp"]).await;
+    let mut writers = JoinSet::new();
+    for n in 0..16 {
+        let shard = ShardName::new(&format!("w/{n}")).unwrap();
+        let rw = cluster.rw.connect().await;
+        writers.spawn(async move { (shard.clone(), write_until_refused(rw, shard).await) });
+    }
+    cluster.rw.until("they write", |status| status.entries > 200).await;
+    cluster.rw.terminate();
+    let status = cluster.rw.exited().await;
+    assert!(status.success(), "{status}");
+    let mut acknowledged = Vec::new();
+    while let Some(written) = writers.join_next().await {
+        acknowledged.push(written.unwrap());
+    }
+
+    // The ROs were told that nothing follows, and have everything.
+    let mut states = Vec::new();
+    for ro in &cluster.ros {
+        ro.logged("the RW stopped in order").await;
+        states.push(snapshot(&ro.connect().await, Consistency::Eventual, PATIENCE).await.unwrap());
+    }
+    assert!(states[0] == states[1], "the ROs differ");
+    assert!(cluster.rw.log().contains("the log is closed"), "with a record that says so");
+
+    cluster.rw.start().await;
+    let ours = snapshot(&cluster.rw.connect().await, Consistency::Strong, PATIENCE).await.unwrap();
+    assert!(ours == states[0], "what the ROs had at the end is what the log holds");
+    for (shard, seqnos) in &acknowledged {
+        let held: Vec<Seqno> = ours[shard].iter().map(|entry| entry.seqno).collect();
+        assert!(held.starts_with(seqnos), "{shard}: {} acknowledged, {} held", seqnos.len(), held.len());
+        // One more at most: it was in flight on a connection that was closed.
+        assert!(
+            held.len() <= seqnos.len() + 1,
+            "{shard}: {} acknowledged, {} held",
+            seqnos.len(),
+            held.len()
+        );
+    }
+    cluster.all_attached().await;
+}
+
+/// A connection has many writes in flight: those that the RW has read are all answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_were_taken_are_answered_before_the_rw_ends() {
+    let mut cluster = Cluster::start(&[], &[]).await;
+    let rw = cluster.rw.connect().await;
+    let mut writes = JoinSet::new();
+    for n in 0..500 {
+        let (rw, shard) = (rw.clone(), ShardName::new(&format!("s/{n}")).unwrap());
+        let name = shard.clone();
+        writes.spawn(async move {
+            (name, rw.compare_and_set(&shard, None, Bytes::from(vec![1; 300]), PATIENCE).await)
+        });
+    }
+    cluster
+        .rw
+        .until("some are in", |status| {
+            status.positions.appended > status.positions.visible || status.shards > 0
+        })
+        .await;
+    cluster.rw.terminate();
+    assert!(cluster.rw.exited().await.success());
+    cluster.rw.start().await;
+    let held = snapshot(&cluster.rw.connect().await, Consistency::Strong, PATIENCE).await.unwrap();
+    let mut answered = 0;
+    while let Some(write) = writes.join_next().await {
+        match write.unwrap() {
+            (shard, Ok(Cas::Committed(..))) => {
+                assert!(held.contains_key(&shard), "{shard} was acknowledged");
+                answered += 1;
+            }
+            (shard, Err(ClientError::ConnectionLost { .. } | ClientError::Unreachable { .. })) => {
+                assert!(!held.contains_key(&shard), "{shard} was made, and not answered");
+            }
+            (shard, other) => panic!("{shard}: {other:?}"),
+        }
+    }
+    assert!(answered > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_ro_leaves_quietly_and_comes_back() {
+    let mut cluster = Cluster::start(&[], &["shm", "tcp"]).await;
+    let mut load = Load::new(1);
+    load.writer(&cluster.rw, 500).await;
+    for ro in &cluster.ros {
+        load.reader(ro).await;
+    }
+    for at in 0..cluster.ros.len() {
+        let reads = load.progress().strong_reads() + 20;
+        let progress = load.progress().clone();
+        let read = || std::future::ready((progress.strong_reads() >= reads).then_some(()));
+        eventually("both are read from", read).await;
+        cluster.ros[at].terminate();
+        let status = cluster.ros[at].exited().await;
+        assert!(status.success(), "{status}");
+        cluster.rw.until("it knows", |status: &NodeStatus| status.replicas.len() == 1).await;
+        cluster.ros[at].start().await;
+        cluster.all_attached().await;
+    }
+    load.stop().await.assert_linearizable();
+}
+
+/// E2: an orderly stop is no licence to give a position again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_rw_stops_at_once_and_its_end_is_not_given_again() {
+    let mut cluster = Cluster::start(&[], &["shm"]).await;
+    let before = cluster.rw.status().await;
+    cluster.rw.terminate();
+    assert!(cluster.rw.exited().await.success());
+    cluster.rw.start().await;
+    let after = cluster.rw.status().await;
+    assert!(after.positions.appended > before.positions.appended && after.epoch > before.epoch);
+    cluster.all_attached().await;
+}
