@@ -80,6 +80,16 @@ struct Outbox {
     busy: bool,
 }
 
+impl Outbox {
+    /// Takes back what the socket did not take of the writer's bytes. It goes before what came meanwhile.
+    fn put_back(&mut self, mut rest: BytesMut) {
+        if !rest.is_empty() {
+            rest.unsplit(std::mem::take(&mut self.bytes));
+            self.bytes = rest;
+        }
+    }
+}
+
 impl Connection {
     /// Connects to `host:port` and makes sure that a node of this version is there. `timeout` covers all of it.
     ///
@@ -307,10 +317,7 @@ impl Shared {
             }
         }
         let mut outbox = self.outbox.lock();
-        if !frame.is_empty() {
-            frame.unsplit(std::mem::take(&mut outbox.bytes));
-            outbox.bytes = frame;
-        }
+        outbox.put_back(frame);
         if outbox.bytes.is_empty() {
             outbox.busy = false;
         } else {

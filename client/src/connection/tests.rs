@@ -260,6 +260,40 @@ async fn a_full_socket_keeps_frames_whole() {
     assert!(!outbox.busy && outbox.bytes.is_empty());
 }
 
+/// Threads meet at an idle socket that takes only a part of a frame.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn frames_do_not_mix() {
+    const CALLERS: u8 = 4;
+    const FRAME_BYTES: usize = 3 << 20;
+    let node = Listener::greeting(async |mut peer| {
+        while let Some(frame) = peer.next().await {
+            let Request::CompareAndSet { data, .. } = frame.request else { panic!() };
+            assert_eq!(data, vec![data[0]; FRAME_BYTES]);
+            peer.answer(frame.id, &committed(data[0].into(), 8)).await;
+        }
+    })
+    .await;
+    let connection = open(&node).await;
+    for _ in 0..16 {
+        let callers = (0..CALLERS).map(|caller| {
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.call(write_request(vec![caller; FRAME_BYTES]), LONG).await })
+        });
+        for (caller, answer) in join_all(callers).await.into_iter().enumerate() {
+            assert_eq!(answer.unwrap().unwrap(), committed(caller as u64, 8));
+        }
+    }
+}
+
+#[test]
+fn what_a_socket_did_not_take_goes_before_what_came_meanwhile() {
+    for (rest, meanwhile) in [("ab", "cd"), ("", "abcd"), ("abcd", "")] {
+        let mut outbox = Outbox { bytes: BytesMut::from(meanwhile), busy: true };
+        outbox.put_back(BytesMut::from(rest));
+        assert_eq!(outbox.bytes, "abcd");
+    }
+}
+
 #[tokio::test]
 async fn the_last_clone_closes_the_connection() {
     let (told, mut closed) = tokio::sync::mpsc::channel(1);
