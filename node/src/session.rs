@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use futures_util::future::{AbortHandle, Abortable, BoxFuture, FutureExt};
-use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt};
+use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt, StreamFuture};
 use headwater_protocol::frame::{self, Frame, Outgoing};
 use headwater_protocol::request::{Request, RequestFrame};
 use headwater_protocol::response::Response;
@@ -33,8 +35,30 @@ pub(crate) struct Limits {
     pub(crate) deadline: Duration,
 }
 
-/// Something in flight: an answer when it comes, and for a watch what comes after.
-type Pending = BoxFuture<'static, (u64, Option<Response>, Option<BoxStream<'static, Response>>)>;
+/// Something in flight.
+enum Pending {
+    /// One answer.
+    Answer(u64, BoxFuture<'static, Response>),
+    /// The next of a watch's answers, and those after it.
+    Watch(u64, StreamFuture<BoxStream<'static, Response>>),
+}
+
+/// What came of it: for a watch that goes on, with what is to come.
+type Done = (u64, Response, Option<BoxStream<'static, Response>>);
+
+impl Future for Pending {
+    type Output = Done;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        match self.get_mut() {
+            Pending::Answer(id, answer) => answer.as_mut().poll(cx).map(|response| (*id, response, None)),
+            Pending::Watch(id, next) => Pin::new(next).poll(cx).map(|next| match next {
+                (Some(response), rest) => (*id, response, Some(rest)),
+                (None, _) => (*id, Response::WatchEnded, None),
+            }),
+        }
+    }
+}
 
 struct Session<S> {
     service: Arc<S>,
@@ -69,7 +93,7 @@ pub(crate) async fn run<S: Service>(
         let room = session.out.remaining() < OUT_BYTES_MAX;
         tokio::select! {
             biased;
-            written = writer.write_buf(&mut session.out), if session.out.has_remaining() => {
+            written = write_some(&mut writer, &mut session.out), if session.out.has_remaining() => {
                 if written? == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
@@ -115,6 +139,17 @@ async fn read_some(reader: &mut (impl AsyncReadExt + Unpin), input: &mut BytesMu
     reader.read_buf(input).await
 }
 
+async fn write_some(writer: &mut (impl AsyncWriteExt + Unpin), out: &mut Outgoing) -> io::Result<usize> {
+    // One run of bytes needs no list of runs.
+    if out.chunk().len() == out.remaining() {
+        let written = writer.write(out.chunk()).await?;
+        out.advance(written);
+        Ok(written)
+    } else {
+        writer.write_buf(out).await
+    }
+}
+
 impl<S: Service> Session<S> {
     /// Takes every whole request off `input`.
     fn take(&mut self, input: &mut BytesMut, arrival: Instant) -> io::Result<()> {
@@ -147,36 +182,20 @@ impl<S: Service> Session<S> {
         };
         match self.service.call(Call { request, arrival, deadline: arrival + patience }) {
             Answer::Now(response) => self.answer(id, &response),
-            Answer::Later(response) => {
-                self.pending.push(response.map(move |response| (id, Some(response), None)).boxed());
-            }
+            Answer::Later(response) => self.pending.push(Pending::Answer(id, response)),
             Answer::Many(responses) => {
                 let (handle, registration) = AbortHandle::new_pair();
                 self.watches.insert(id, handle);
-                self.push_stream(id, Abortable::new(responses, registration).boxed());
+                let responses = Abortable::new(responses, registration).boxed();
+                self.pending.push(Pending::Watch(id, responses.into_future()));
             }
         }
     }
 
-    fn push_stream(&mut self, id: u64, responses: BoxStream<'static, Response>) {
-        self.pending.push(
-            responses
-                .into_future()
-                .map(move |(response, rest)| {
-                    let rest = response.is_some().then_some(rest);
-                    (id, response, rest)
-                })
-                .boxed(),
-        );
-    }
-
-    fn finish(
-        &mut self,
-        (id, response, rest): (u64, Option<Response>, Option<BoxStream<'static, Response>>),
-    ) {
-        self.answer(id, response.as_ref().unwrap_or(&Response::WatchEnded));
+    fn finish(&mut self, (id, response, rest): Done) {
+        self.answer(id, &response);
         match rest {
-            Some(rest) => self.push_stream(id, rest),
+            Some(rest) => self.pending.push(Pending::Watch(id, rest.into_future())),
             None => drop(self.watches.remove(&id)),
         }
     }

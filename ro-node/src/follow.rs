@@ -269,8 +269,7 @@ impl Following<'_> {
 
     /// Whether the RW said that nothing follows, and everything before that is applied.
     fn has_all_there_is(&self) -> bool {
-        self.word(log::STATE) == state::STOPPING
-            && self.applier.applied().lsn.get() >= self.word(log::TAIL)
+        self.word(log::STATE) == state::STOPPING && self.applier.applied().lsn.get() >= self.word(log::TAIL)
     }
 
     /// One look at the ring and the control words. Says whether anything moved.

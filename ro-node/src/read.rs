@@ -36,18 +36,20 @@ impl State {
                 Err(NoTimestamp::NoRight) => {
                     tokio::select! {
                         () = upstream.renewed() => {}
-                        _ = upstreams.changed() => {}
+                        () = self.replaced(&upstream) => {}
                     }
                 }
                 // The follower sees the same and takes the upstream away; then another comes, or the deadline.
-                Err(NoTimestamp::LinkGone) => {
-                    let other = |now: &Option<Arc<Upstream>>| {
-                        now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &upstream))
-                    };
-                    let _ = upstreams.wait_for(other).await;
-                }
+                Err(NoTimestamp::LinkGone) => self.replaced(&upstream).await,
             }
         }
+    }
+
+    /// Returns when the RO is no longer attached by `upstream`.
+    async fn replaced(&self, upstream: &Arc<Upstream>) {
+        let other = |now: &Option<Arc<Upstream>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, upstream));
+        // It fails only without a sender, which is `self`.
+        let _ = self.upstream.subscribe().wait_for(other).await;
     }
 
     /// The levels in order, stopping at the first that suffices (R3).
@@ -58,7 +60,7 @@ impl State {
         arrival: Nanos,
     ) -> Result<Response, NoTimestamp> {
         let layout = &upstream.layout;
-        let (global, reused) = self.timestamp(upstream, layout.global(), arrival, true).await?;
+        let (global, reused) = self.timestamp(upstream, layout.global(), arrival).await?;
         if self.applied.get() >= global {
             let served = if reused { Served::ReusedGlobal } else { Served::FetchedGlobal };
             return Ok(self.answer(query, served));
@@ -67,7 +69,7 @@ impl State {
             self.applied.reached(global).await;
             return Ok(self.answer(query, Served::Waited));
         };
-        let (slot, _) = self.timestamp(upstream, layout.shard(shard.as_str()), arrival, false).await?;
+        let (slot, _) = self.timestamp(upstream, layout.shard(shard.as_str()), arrival).await?;
         if self.applied.get() >= slot {
             return Ok(self.answer(query, Served::Shard));
         }
@@ -114,7 +116,7 @@ impl State {
                 (Some(pages), Some((known, newest))) if known == pages => Some((known, newest)),
                 (Some(pages), _) => {
                     let words = layout.page_words(shard.as_str(), pages.clone());
-                    let fetches = words.map(|word| self.timestamp(upstream, word, arrival, false));
+                    let fetches = words.map(|word| self.timestamp(upstream, word, arrival));
                     let newest = try_join_all(fetches).await?.into_iter().map(|(lsn, _)| lsn).max();
                     newest.map(|newest| (pages, newest))
                 }
@@ -132,11 +134,10 @@ impl State {
         upstream: &Upstream,
         word: usize,
         arrival: Nanos,
-        gather: bool,
     ) -> Result<(Lsn, bool), NoTimestamp> {
         let now = || Nanos(self.timer.nanos(Instant::now()));
         let fetches = &self.counters.fetches;
-        let (stamp, reused) = upstream.timestamp(word, arrival, gather, now, fetches).await?;
+        let (stamp, reused) = upstream.timestamp(word, arrival, now, fetches).await?;
         Ok((stamp.lsn, reused))
     }
 

@@ -86,7 +86,6 @@ impl Upstream {
         &self,
         word: usize,
         arrival: Nanos,
-        gather: bool,
         now: impl Fn() -> Nanos,
         fetches: &AtomicU64,
     ) -> Result<(Stamp, bool), NoTimestamp> {
@@ -94,7 +93,7 @@ impl Upstream {
             fetches.fetch_add(1, Ordering::Relaxed);
             self.link.read(region::TIMESTAMPS, word)
         };
-        let stamp = self.lamports[word].get(arrival, gather, now, fetch).await;
+        let stamp = self.lamports[word].get(arrival, now, fetch).await;
         let stamp = stamp.map_err(|_: LinkError| NoTimestamp::LinkGone)?;
         // After the sample, never before.
         if self.lease_left_us() == 0 { Err(NoTimestamp::NoRight) } else { Ok(stamp) }

@@ -38,15 +38,8 @@ const _: () = assert!(size_of::<Lamport>() <= 64);
 
 struct State {
     cached: Option<Stamp>,
-    fetch: Option<Fetch>,
-}
-
-/// The fetch under way.
-struct Fetch {
-    /// None: it has a leader, but is not sent yet, so any read can join.
-    sent_at: Option<Nanos>,
-    /// Told when the fetch has ended, with or without a value.
-    over: Arc<Notify>,
+    /// The fetch under way; told when it has ended, with or without a value.
+    fetch: Option<Arc<Notify>>,
 }
 
 impl Lamport {
@@ -60,23 +53,21 @@ impl Lamport {
         self.state.lock().cached
     }
 
-    /// A timestamp whose fetch was sent at or after `arrival` (R1), and whether it is another read's: the cached one,
-    /// that of a fetch under way or about to be sent, or that of a fetch sent by this call.
+    /// A timestamp whose fetch was sent at or after `arrival` (R1), and whether it is another read's: the cached one, or
+    /// that of a fetch sent by this call.
     ///
     /// `now` is the clock that `arrival` was read from. It is called once if this call leads, under the word's lock,
-    /// just before `fetch` is called and its future polled. With `gather`, a call that leads lets other tasks run
-    /// once before it sends, so that reads that are ready already join it.
+    /// just before `fetch` is called and its future polled.
     ///
     /// Errors: those of `fetch`, to the call that led. Calls that waited for it go on, one of them leading; the same
     /// if the one that leads is dropped.
     pub async fn get<E, F: Future<Output = Result<u64, E>>>(
         &self,
         arrival: Nanos,
-        gather: bool,
         now: impl Fn() -> Nanos,
         fetch: impl FnOnce() -> F,
     ) -> Result<(Stamp, bool), E> {
-        let lead = loop {
+        let (lead, sent_at) = loop {
             let over = {
                 let mut state = self.state.lock();
                 if let Some(stamp) = state.cached.filter(|stamp| stamp.sent_at >= arrival) {
@@ -84,20 +75,16 @@ impl Lamport {
                 }
                 match &state.fetch {
                     None => {
-                        state.fetch = Some(Fetch { sent_at: None, over: Arc::default() });
-                        break Lead { lamport: self };
+                        state.fetch = Some(Arc::default());
+                        break (Lead { lamport: self }, now());
                     }
                     // Under the lock, so that the fetch's end is not missed.
-                    Some(fetch) => Arc::clone(&fetch.over).notified_owned(),
+                    Some(fetch) => Arc::clone(fetch).notified_owned(),
                 }
             };
-            // If the fetch was sent before this read arrived, its end makes room for the next, which will do.
+            // If it was sent before this read arrived, its end makes room for the next, which will do.
             over.await;
         };
-        if gather {
-            tokio::task::yield_now().await;
-        }
-        let sent_at = lead.send(now);
         debug_assert!(sent_at >= arrival, "sent at {sent_at:?}, before the read arrived at {arrival:?}");
         let stamp = Stamp { lsn: Lsn::new(fetch().await?), sent_at };
         lead.complete(stamp);
@@ -117,15 +104,6 @@ struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Marks the fetch as sent, at the time returned.
-    fn send(&self, now: impl Fn() -> Nanos) -> Nanos {
-        let mut state = self.lamport.state.lock();
-        // Under the lock, so that whoever found the fetch unsent arrived before this.
-        let sent_at = now();
-        state.fetch.as_mut().expect("the leader has not ended it").sent_at = Some(sent_at);
-        sent_at
-    }
-
     /// Publishes what the fetch brought, and ends it.
     fn complete(self, stamp: Stamp) {
         let mut state = self.lamport.state.lock();
@@ -139,7 +117,7 @@ impl Drop for Lead<'_> {
         let fetch = self.lamport.state.lock().fetch.take();
         // Not under the lock: wakers run code of the runtime.
         if let Some(fetch) = fetch {
-            fetch.over.notify_waiters();
+            fetch.notify_waiters();
         }
     }
 }

@@ -27,7 +27,6 @@ impl Wire {
     fn read<'a>(
         &'a self,
         word: &'a Lamport,
-        gather: bool,
     ) -> (Pin<Box<impl Future<Output = Answer> + 'a>>, oneshot::Sender<Result<u64, Failed>>) {
         let (end, ended) = oneshot::channel();
         let now = || Nanos(self.clock.get());
@@ -35,7 +34,7 @@ impl Wire {
             self.sent.set(self.sent.get() + 1);
             async { ended.await.expect("the test ends every fetch that is polled again") }
         };
-        (Box::pin(word.get(now(), gather, now, fetch)), end)
+        (Box::pin(word.get(now(), now, fetch)), end)
     }
 
     fn at(&self, nanos: u64) {
@@ -55,35 +54,15 @@ fn stamp(lsn: u64, sent_at: u64) -> Stamp {
 }
 
 #[test]
-fn r1_a_fetch_not_sent_yet_serves_who_arrives_now() {
-    let (wire, word) = (Wire::default(), Lamport::new());
-    wire.at(10);
-    let (mut leader, end) = wire.read(&word, true);
-    assert_eq!(poll(&mut leader), None);
-    assert_eq!(wire.sent.get(), 0, "it lets others join first");
-    wire.at(20);
-    let (mut joined, _) = wire.read(&word, true);
-    assert_eq!(poll(&mut joined), None);
-    wire.at(30);
-    assert_eq!(poll(&mut leader), None);
-    end.send(Ok(64)).unwrap();
-    assert_eq!(poll(&mut joined), None);
-    wire.at(40);
-    assert_eq!(poll(&mut leader), Some(Ok((stamp(64, 30), false))));
-    assert_eq!(poll(&mut joined), Some(Ok((stamp(64, 30), true))));
-    assert_eq!(wire.sent.get(), 1);
-}
-
-#[test]
 fn r1_a_fetch_sent_before_does_not_serve_who_arrives_while_it_is_under_way() {
     let (wire, word) = (Wire::default(), Lamport::new());
     wire.at(10);
-    let (mut leader, end) = wire.read(&word, false);
+    let (mut leader, end) = wire.read(&word);
     assert_eq!(poll(&mut leader), None);
     // The far side reads 64 for it; a write of 72 is answered; only then these two arrive.
     wire.at(20);
-    let (mut second, second_end) = wire.read(&word, false);
-    let (mut third, _) = wire.read(&word, false);
+    let (mut second, second_end) = wire.read(&word);
+    let (mut third, _) = wire.read(&word);
     assert_eq!((poll(&mut second), poll(&mut third)), (None, None));
     assert_eq!(wire.sent.get(), 1, "one at a time");
     wire.at(30);
@@ -101,12 +80,12 @@ fn r1_a_fetch_sent_before_does_not_serve_who_arrives_while_it_is_under_way() {
 fn r1_a_completed_fetch_serves_by_the_time_it_was_sent() {
     let (wire, word) = (Wire::default(), Lamport::new());
     wire.at(10);
-    let (mut leader, end) = wire.read(&word, false);
+    let (mut leader, end) = wire.read(&word);
     assert_eq!(poll(&mut leader), None);
-    let (mut same_time, _) = wire.read(&word, false);
+    let (mut same_time, _) = wire.read(&word);
     // Between sent and completed.
     wire.at(11);
-    let (mut later, later_end) = wire.read(&word, false);
+    let (mut later, later_end) = wire.read(&word);
     wire.at(30);
     end.send(Ok(64)).unwrap();
     assert_eq!(poll(&mut leader), Some(Ok((stamp(64, 10), false))));
@@ -122,12 +101,12 @@ fn r1_a_completed_fetch_serves_by_the_time_it_was_sent() {
 fn r2_nothing_is_published_before_the_value_is_in() {
     let (wire, word) = (Wire::default(), Lamport::new());
     wire.at(10);
-    let (mut first, end) = wire.read(&word, false);
+    let (mut first, end) = wire.read(&word);
     assert_eq!((poll(&mut first), word.cached()), (None, None));
     end.send(Ok(64)).unwrap();
     assert!(poll(&mut first).is_some());
     wire.at(20);
-    let (mut second, _end) = wire.read(&word, false);
+    let (mut second, _end) = wire.read(&word);
     assert_eq!((poll(&mut second), word.cached()), (None, Some(stamp(64, 10))));
 }
 
@@ -143,9 +122,7 @@ fn the_clock_is_read_just_before_the_fetch_is_sent() {
         assert_eq!(order.get(), "now", "created after");
         async { Ok::<_, Failed>(8) }
     };
-    let mut read = Box::pin(word.get(Nanos(0), true, now, fetch));
-    assert!(poll(&mut read).is_none());
-    assert_eq!(order.get(), "", "not before others had their chance to join");
+    let mut read = Box::pin(word.get(Nanos(0), now, fetch));
     assert_eq!(poll(&mut read), Some(Ok((stamp(8, 0), false))));
     assert_eq!(order.get(), "now");
 }
@@ -153,30 +130,28 @@ fn the_clock_is_read_just_before_the_fetch_is_sent() {
 /// A leader that goes away, at either step, leaves the lead to one of those who wait.
 #[test]
 fn a_dropped_leader_is_followed() {
-    for gather in [true, false] {
-        let (wire, word) = (Wire::default(), Lamport::new());
-        wire.at(10);
-        let (mut leader, _end) = wire.read(&word, gather);
-        assert_eq!(poll(&mut leader), None);
-        assert_eq!(wire.sent.get(), u32::from(!gather));
-        let (mut second, second_end) = wire.read(&word, false);
-        let (mut third, _) = wire.read(&word, false);
-        assert_eq!((poll(&mut second), poll(&mut third)), (None, None));
-        drop(leader);
-        wire.at(20);
-        assert_eq!((poll(&mut second), poll(&mut third)), (None, None));
-        second_end.send(Ok(64)).unwrap();
-        assert_eq!(poll(&mut second), Some(Ok((stamp(64, 20), false))));
-        assert_eq!(poll(&mut third), Some(Ok((stamp(64, 20), true))));
-    }
+    let (wire, word) = (Wire::default(), Lamport::new());
+    wire.at(10);
+    let (mut leader, _end) = wire.read(&word);
+    assert_eq!(poll(&mut leader), None);
+    assert_eq!(wire.sent.get(), 1);
+    let (mut second, second_end) = wire.read(&word);
+    let (mut third, _) = wire.read(&word);
+    assert_eq!((poll(&mut second), poll(&mut third)), (None, None));
+    drop(leader);
+    wire.at(20);
+    assert_eq!((poll(&mut second), poll(&mut third)), (None, None));
+    second_end.send(Ok(64)).unwrap();
+    assert_eq!(poll(&mut second), Some(Ok((stamp(64, 20), false))));
+    assert_eq!(poll(&mut third), Some(Ok((stamp(64, 20), true))));
 }
 
 #[test]
 fn a_dropped_waiter_leaves_the_fetch_alone() {
     let (wire, word) = (Wire::default(), Lamport::new());
-    let (mut leader, end) = wire.read(&word, false);
+    let (mut leader, end) = wire.read(&word);
     assert_eq!(poll(&mut leader), None);
-    let (mut waiter, _) = wire.read(&word, false);
+    let (mut waiter, _) = wire.read(&word);
     assert_eq!(poll(&mut waiter), None);
     drop(waiter);
     end.send(Ok(64)).unwrap();
@@ -186,9 +161,9 @@ fn a_dropped_waiter_leaves_the_fetch_alone() {
 #[test]
 fn a_failed_fetch_fails_its_leader_only() {
     let (wire, word) = (Wire::default(), Lamport::new());
-    let (mut leader, end) = wire.read(&word, false);
+    let (mut leader, end) = wire.read(&word);
     assert_eq!(poll(&mut leader), None);
-    let (mut second, second_end) = wire.read(&word, false);
+    let (mut second, second_end) = wire.read(&word);
     assert_eq!(poll(&mut second), None);
     end.send(Err(Failed)).unwrap();
     assert_eq!(poll(&mut leader), Some(Err(Failed)));
@@ -244,7 +219,9 @@ mod woken {
                         tokio::task::yield_now().await;
                         Ok::<_, Failed>(64)
                     };
-                    word.get(far.now(), true, || far.now(), fetch).await.unwrap().1
+                    let arrival = far.now();
+                    tokio::task::yield_now().await;
+                    word.get(arrival, || far.now(), fetch).await.unwrap().1
                 })
             })
             .collect();
@@ -269,7 +246,7 @@ mod woken {
                         ended.await.unwrap();
                         Err(Failed)
                     };
-                    word.get(far.now(), false, || far.now(), fetch).await
+                    word.get(far.now(), || far.now(), fetch).await
                 })
             };
             in_time(is_sent).await.unwrap();
@@ -280,7 +257,7 @@ mod woken {
                     tokio::spawn(async move {
                         waiting.fetch_add(1, Ordering::SeqCst);
                         let fetch = || async { Ok::<_, Failed>(64) };
-                        word.get(far.now(), false, || far.now(), fetch).await.unwrap().0.lsn
+                        word.get(far.now(), || far.now(), fetch).await.unwrap().0.lsn
                     })
                 })
                 .collect();
@@ -333,9 +310,7 @@ mod woken {
                                 }
                                 if i % 7 == 0 { Err(Failed) } else { Ok(value) }
                             };
-                            if let Ok((stamp, shared)) =
-                                word.get(arrival, i % 2 == 0, || far.now(), fetch).await
-                            {
+                            if let Ok((stamp, shared)) = word.get(arrival, || far.now(), fetch).await {
                                 assert!(stamp.lsn.get() >= stamped, "{stamp:?} lacks {stamped}");
                                 assert!(stamp.sent_at >= arrival);
                                 reused += u32::from(shared);
@@ -376,7 +351,7 @@ mod woken {
             runtime.block_on(async {
                 for i in 1..=FETCHES {
                     let fetch = || async { Ok::<_, Failed>(8 * i) };
-                    let (stamp, reused) = word.get(Nanos(i), false, || Nanos(i), fetch).await.unwrap();
+                    let (stamp, reused) = word.get(Nanos(i), || Nanos(i), fetch).await.unwrap();
                     assert_eq!((stamp, reused), (super::stamp(8 * i, i), false));
                 }
             });
