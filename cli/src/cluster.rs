@@ -33,7 +33,7 @@ pub(crate) struct ReadArgs {
     consistency: Option<Consistency>,
     /// Which nodes answer [default: replicas]
     #[arg(long = "from", value_name = "NODES")]
-    nodes: Option<Readers>,
+    readers: Option<Readers>,
 }
 
 /// Which nodes answer reads.
@@ -95,7 +95,7 @@ impl ClusterArgs {
             }
             (None, None) => Consistency::Strong,
         };
-        let read_from = match read.nodes.or(file.from).unwrap_or(Readers::Replicas) {
+        let read_from = match read.readers.or(file.from).unwrap_or(Readers::Replicas) {
             Readers::Replicas => ReadFrom::Replicas,
             Readers::Rw => ReadFrom::Rw,
         };

@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::import;
 use crate::load::{self, Schedule};
-use crate::logs;
+use crate::logs::{self, Logs};
 use crate::output::Output;
 
 mod builtin;
@@ -81,7 +81,15 @@ async fn signalled() -> Result<(), Failure> {
 
 async fn show(out: Output, args: &DemoArgs) -> Result<(Nodes, Exit), Failure> {
     let logs = args.dir.as_deref().map_or_else(|| Ok(builtin::logs()), logs::read)?;
-    let nodes = Nodes::start().await?;
+    let mut nodes = Nodes::start().await?;
+    match exercise(out, args, logs, &nodes).await {
+        Ok(exit) => Ok((nodes, exit)),
+        // A node that ended is the reason for whatever else went wrong.
+        Err(failure) => Err(nodes.check_alive().err().unwrap_or(failure)),
+    }
+}
+
+async fn exercise(out: Output, args: &DemoArgs, logs: Logs, nodes: &Nodes) -> Result<Exit, Failure> {
     let client = cluster::connect(nodes.addresses(), DEADLINE, ReadFrom::Replicas).await?;
     let import = import::import(out, &client, logs).await;
     if args.hold {
@@ -97,7 +105,7 @@ async fn show(out: Output, args: &DemoArgs) -> Result<(Nodes, Exit), Failure> {
         ros.push(ro.connect().await?);
     }
     let ledger = Ledger::new(WRITERS);
-    let mut report = Report::new(args, &nodes, import);
+    let mut report = Report::new(args, nodes, import);
     if args.seconds > 0 {
         let before = counters(&ros).await?;
         let schedule =
@@ -124,7 +132,7 @@ async fn show(out: Output, args: &DemoArgs) -> Result<(Nodes, Exit), Failure> {
     }
     verify(&mut report, &rw, &ros, &ledger).await?;
     out.emit(&report, || report.people(out))?;
-    Ok((nodes, report.exit()))
+    Ok(report.exit())
 }
 
 async fn counters(ros: &[Connection]) -> Result<Counters, Failure> {

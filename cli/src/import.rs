@@ -81,7 +81,36 @@ pub(crate) enum Outcome {
     Error,
 }
 
+impl ShardReport {
+    fn new(shard: String) -> ShardReport {
+        ShardReport {
+            shard,
+            outcome: Outcome::Error,
+            first: None,
+            last: None,
+            entries: 0,
+            added: 0,
+            bytes: 0,
+            error: None,
+            unknown: false,
+        }
+    }
+}
+
 impl Report {
+    fn new(shards: Vec<ShardReport>, ignored: u64, took: Duration) -> Report {
+        let count = |outcome| shards.iter().filter(|shard| shard.outcome == outcome).count() as u64;
+        Report {
+            imported: count(Outcome::Imported),
+            already_there: count(Outcome::AlreadyThere),
+            failed: count(Outcome::Error),
+            entries_added: shards.iter().map(|shard| shard.added).sum(),
+            ignored,
+            seconds: took.as_secs_f64(),
+            shards,
+        }
+    }
+
     /// The exit code that says so.
     fn exit(&self) -> Exit {
         match self.failed {
@@ -149,30 +178,11 @@ pub(crate) async fn import(out: Output, client: &Client, logs: Logs) -> Report {
         .buffered(SHARDS_AT_ONCE)
         .collect()
         .await;
-    let count = |outcome| shards.iter().filter(|shard| shard.outcome == outcome).count() as u64;
-    Report {
-        imported: count(Outcome::Imported),
-        already_there: count(Outcome::AlreadyThere),
-        failed: count(Outcome::Error),
-        entries_added: shards.iter().map(|shard| shard.added).sum(),
-        ignored: logs.ignored,
-        seconds: started.elapsed().as_secs_f64(),
-        shards,
-    }
+    Report::new(shards, logs.ignored, started.elapsed())
 }
 
 async fn import_log(client: &Client, log: Log, progress: &Progress) -> ShardReport {
-    let mut report = ShardReport {
-        shard: log.name,
-        outcome: Outcome::Error,
-        first: None,
-        last: None,
-        entries: 0,
-        added: 0,
-        bytes: 0,
-        error: None,
-        unknown: false,
-    };
+    let mut report = ShardReport::new(log.name);
     let versions = match log.versions {
         Ok(versions) => versions,
         Err(error) => {
@@ -202,12 +212,11 @@ async fn import_versions(
     report: &mut ShardReport,
 ) -> Result<(), Failure> {
     let shard = &versions.shard;
-    let mut head = compare(client, versions).await?;
-    let begin = match head {
-        None => 0,
-        Some(head) => usize::try_from(head.get() + 1 - versions.first.get()).unwrap_or(usize::MAX),
-    };
-    progress.step(begin.min(versions.sources.len()) as u64);
+    let of = Failure::of("looking what is there");
+    let mut head = client.head(shard, Consistency::Strong).await.map_err(of)?.entry.map(|entry| entry.seqno);
+    let begin = first_to_add(head, versions).map_err(Failure::Failed)?;
+    compare(client, versions, begin).await?;
+    progress.step(begin as u64);
     for (index, source) in versions.sources.iter().enumerate().skip(begin) {
         let seqno = versions.at(index);
         let data = source.read()?;
@@ -234,28 +243,31 @@ async fn import_versions(
     Ok(())
 }
 
-/// Compares what the shard has with the folder's versions, byte for byte, and gives its head. What was truncated is not
-/// compared; what the shard has beyond the folder's last version is its own affair.
-async fn compare(client: &Client, versions: &Versions) -> Result<Option<Seqno>, Failure> {
-    let shard = &versions.shard;
-    let of = || Failure::of("comparing what is there");
-    let Some(head) = client.head(shard, Consistency::Strong).await.map_err(of())?.entry else {
-        return Ok(None);
-    };
-    let head = head.seqno;
-    if head.next().is_some_and(|next| next < versions.first) {
-        return Err(Failure::Failed(format!(
+/// The index of the first version that the shard, whose head is that, does not have.
+fn first_to_add(head: Option<Seqno>, versions: &Versions) -> Result<usize, String> {
+    let Some(head) = head else { return Ok(0) };
+    match (head.get() + 1).checked_sub(versions.first.get()) {
+        // What the shard has beyond the folder's last version is its own affair.
+        Some(there) => Ok(usize::try_from(there).unwrap_or(usize::MAX).min(versions.sources.len())),
+        None => Err(format!(
             "versions {} to {} are missing: the shard's head is {head}, and the folder begins at {}",
             head.get() + 1,
             versions.first.get() - 1,
             versions.first,
-        )));
+        )),
     }
+}
+
+/// Compares the versions before that index with what the shard has, byte for byte; what was truncated is not.
+async fn compare(client: &Client, versions: &Versions, end: usize) -> Result<(), Failure> {
     let mut from = versions.first;
-    while from <= head.min(versions.last()) {
-        let page = client.scan(shard, from, SCAN_ENTRIES_MAX, Consistency::Strong).await.map_err(of())?;
+    while end > 0 && from <= versions.at(end - 1) {
+        let page = client
+            .scan(&versions.shard, from, SCAN_ENTRIES_MAX, Consistency::Strong)
+            .await
+            .map_err(Failure::of("comparing what is there"))?;
         for entry in &page.entries {
-            let Some(source) = versions.source(entry.seqno) else { break };
+            let Some(source) = versions.source(entry.seqno) else { return Ok(()) };
             if source.read()? != entry.data {
                 return Err(Failure::Failed(format!(
                     "version {} differs from what the shard has",
@@ -263,8 +275,65 @@ async fn compare(client: &Client, versions: &Versions) -> Result<Option<Seqno>, 
                 )));
             }
         }
-        let Some(next) = page.entries.last().and_then(|entry| entry.seqno.next()) else { break };
+        let Some(next) = page.entries.last().and_then(|entry| entry.seqno.next()) else { return Ok(()) };
         from = next;
     }
-    Ok(Some(head))
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logs::Source;
+
+    fn seqno(number: u64) -> Seqno {
+        Seqno::new(number).unwrap()
+    }
+
+    fn versions(first: u64, count: usize) -> Versions {
+        let shard = headwater_protocol::ShardName::new("s").unwrap();
+        Versions { shard, first: seqno(first), sources: vec![Source::BuiltIn(b""); count] }
+    }
+
+    #[test]
+    fn only_what_is_new_is_added() {
+        let first = |head: Option<u64>, versions: &Versions| first_to_add(head.map(seqno), versions);
+        // Versions 5, 6, 7.
+        let versions = versions(5, 3);
+        assert_eq!(first(None, &versions), Ok(0));
+        assert_eq!(first(Some(4), &versions), Ok(0));
+        assert_eq!(first(Some(5), &versions), Ok(1));
+        assert_eq!(first(Some(7), &versions), Ok(3));
+        assert_eq!(first(Some(i64::MAX as u64), &versions), Ok(3));
+        let error = first(Some(2), &versions).unwrap_err();
+        assert!(error.contains("3 to 4 are missing") && error.contains("head is 2"), "{error}");
+    }
+
+    fn report(outcomes: &[(Outcome, bool)]) -> Report {
+        let shards = outcomes.iter().map(|(outcome, unknown)| ShardReport {
+            unknown: *unknown,
+            outcome: *outcome,
+            ..ShardReport::new("s".into())
+        });
+        Report::new(shards.collect(), 3, Duration::from_millis(5))
+    }
+
+    #[test]
+    fn the_exit_code_is_that_of_the_worst_shard() {
+        use Outcome::{AlreadyThere, Error, Imported};
+        assert_eq!(report(&[(Imported, false), (AlreadyThere, false)]).exit(), Exit::Done);
+        assert_eq!(report(&[(Imported, false), (Error, false)]).exit(), Exit::Failed);
+        assert_eq!(report(&[(Error, false), (Error, true)]).exit(), Exit::Unknown);
+    }
+
+    #[test]
+    fn json_has_the_sums_and_each_shard() {
+        let json =
+            serde_json::to_value(report(&[(Outcome::AlreadyThere, false), (Outcome::Error, false)])).unwrap();
+        for (key, number) in [("imported", 0), ("already_there", 1), ("failed", 1), ("ignored", 3)] {
+            assert_eq!(json[key], number, "{key}");
+        }
+        assert_eq!(json["shards"][0]["outcome"], "already-there");
+        assert!(json["shards"][0].get("unknown").is_none());
+    }
 }

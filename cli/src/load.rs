@@ -40,7 +40,7 @@ pub(crate) struct Schedule {
     pub(crate) rate: Option<f64>,
 }
 
-/// How a load went. Operations that should have started in the measured time are counted.
+/// How a load went. Operations that ended after the warm-up are counted.
 pub(crate) struct Measured {
     /// Times of reads, ns.
     pub(crate) reads: Histogram<u64>,
@@ -109,6 +109,7 @@ impl Measured {
         self.reads += other.reads;
         self.writes += other.writes;
         self.errors += other.errors;
+        self.unstarted += other.unstarted;
         self.first_error = self.first_error.take().or(other.first_error);
     }
 }
@@ -135,7 +136,7 @@ pub(crate) async fn run<W: Work>(workers: Vec<W>, schedule: Schedule) -> Measure
         }
     }
     if let Some(arrivals) = arrivals {
-        measured.unstarted = arrivals.stop().await;
+        measured.unstarted += arrivals.stop().await;
     }
     measured
 }
@@ -152,14 +153,22 @@ async fn work<W: Work>(
             None => Some(Instant::now()),
             Some(arrivals) => arrivals.next().await,
         };
-        let Some(due) = due.filter(|_| Instant::now() < end) else { return measured };
+        let Some(due) = due else { return measured };
+        if Instant::now() >= end {
+            measured.unstarted += u64::from(arrivals.is_some());
+            return measured;
+        }
         let done = worker.step().await;
         let took = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
         match done {
-            Ok(_) if due < begin => {}
-            // A histogram that grows by itself takes any number.
-            Ok(Kind::Read) => measured.reads.saturating_record(took),
-            Ok(Kind::Write) => measured.writes.saturating_record(took),
+            Ok(_) if Instant::now() < begin => {}
+            Ok(kind) => {
+                let times = match kind {
+                    Kind::Read => &mut measured.reads,
+                    Kind::Write => &mut measured.writes,
+                };
+                times.record(took).expect("it grows with what it records");
+            }
             Err(error) => {
                 measured.errors += 1;
                 measured.first_error.get_or_insert_with(|| error.to_string());

@@ -1,7 +1,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, TableStyle, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::json;
@@ -17,6 +17,9 @@ pub(crate) struct Output {
     json: bool,
     colour: bool,
 }
+
+/// Lines around the header and at the end, none between rows.
+const TABLE: TableStyle = presets::UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none());
 
 /// How good news is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -78,7 +81,7 @@ impl Output {
     /// A table with that header. Columns whose name is in `numbers` are set flush right.
     pub(crate) fn table<const N: usize>(self, header: [&str; N], numbers: &[&str]) -> Table {
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        table.load_style(TABLE).set_content_arrangement(ContentArrangement::Dynamic);
         if !self.colour {
             table.force_no_tty();
         }

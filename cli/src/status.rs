@@ -4,7 +4,7 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::Cell;
 use headwater_client::{ClientError, ReadFrom};
-use headwater_protocol::status::{NodeStatus, Role};
+use headwater_protocol::status::{NodeStatus, Role, UpstreamStatus};
 use headwater_protocol::{Lsn, Served};
 use serde::Serialize;
 
@@ -138,7 +138,7 @@ impl Report {
                         .lag_ms
                         .map_or_else(|| "unknown".into(), |ms| units::time(Duration::from_millis(ms))),
                 },
-                upstream.map_or_else(String::new, |up| because(&up.transport, &up.why)),
+                upstream.map_or_else(String::new, transport),
             ]);
         }
         table.to_string()
@@ -164,9 +164,7 @@ impl Report {
 fn state(status: &NodeStatus) -> (Verdict, String) {
     match (&status.upstream, status.disk_full) {
         (_, true) => (Verdict::Fail, "disk full: writes are refused".into()),
-        (Some(up), _) if !up.connected => {
-            (Verdict::Warn, format!("without its RW {}: {}", up.address, up.why))
-        }
+        (Some(up), _) if !up.connected => (Verdict::Warn, format!("without its RW: {}", up.why)),
         (Some(_), _) => (Verdict::Ok, "follows its RW".into()),
         (None, _) => match &status.replicas[..] {
             [] => (Verdict::Ok, "no ROs attached".into()),
@@ -188,11 +186,12 @@ fn role(role: Role) -> &'static str {
     }
 }
 
-fn because(transport: &str, why: &str) -> String {
-    match (transport, why) {
-        ("", why) => why.into(),
-        (transport, "") => transport.into(),
-        (transport, why) => format!("{transport} ({why})"),
+/// Which one, and why not a better one.
+fn transport(upstream: &UpstreamStatus) -> String {
+    match (upstream.connected, upstream.why.as_str()) {
+        (false, _) => "none: not attached".into(),
+        (true, "") => upstream.transport.clone(),
+        (true, why) => format!("{} ({why})", upstream.transport),
     }
 }
 

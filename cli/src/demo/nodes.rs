@@ -42,6 +42,7 @@ pub(crate) struct Node {
     pub(crate) name: &'static str,
     /// Where it serves clients.
     pub(crate) address: String,
+    log: PathBuf,
     child: Child,
 }
 
@@ -65,6 +66,12 @@ impl Nodes {
             ro.wait_until_attached().await?;
         }
         Ok(nodes)
+    }
+
+    /// An error that names the node if one ended.
+    pub(crate) fn check_alive(&mut self) -> Result<(), Failure> {
+        self.rw.check_alive()?;
+        self.ros.iter_mut().try_for_each(Node::check_alive)
     }
 
     /// Every node, the RW first.
@@ -119,7 +126,7 @@ impl Node {
             }
         }
         let child = command.spawn().map_err(Failure::file("start", program))?;
-        let mut node = Node { name, address: String::new(), child };
+        let mut node = Node { name, address: String::new(), log, child };
         let started = Instant::now();
         loop {
             match fs::read_to_string(&ready) {
@@ -127,23 +134,29 @@ impl Node {
                     node.address = text.trim().to_owned();
                     return Ok(node);
                 }
-                _ => node.check_alive(&log, started)?,
+                _ => node.check_alive()?,
+            }
+            if started.elapsed() > START_MAX {
+                return Err(node.failed(&format!("did not serve within {START_MAX:?}")));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    fn check_alive(&mut self, log: &Path, started: Instant) -> Result<(), Failure> {
-        let what = match self.child.try_wait() {
-            Ok(Some(status)) => format!("ended while it started, {status}"),
-            Ok(None) if started.elapsed() < START_MAX => return Ok(()),
-            Ok(None) => format!("did not serve within {START_MAX:?}"),
-            Err(e) => format!("cannot be looked at: {e}"),
-        };
-        let log = fs::read_to_string(log).unwrap_or_default();
+    /// An error if its process ended.
+    fn check_alive(&mut self) -> Result<(), Failure> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(self.failed(&format!("ended by itself, {status}"))),
+            Err(e) => Err(self.failed(&format!("cannot be looked at: {e}"))),
+        }
+    }
+
+    fn failed(&self, what: &str) -> Failure {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
         let skipped = log.lines().count().saturating_sub(LOG_LINES);
         let lines: Vec<_> = log.lines().skip(skipped).collect();
-        Err(Failure::Failed(format!("node {} {what}; its log ends:\n{}", self.name, lines.join("\n"))))
+        Failure::Failed(format!("node {} {what}; its log ends:\n{}", self.name, lines.join("\n")))
     }
 
     async fn wait_until_attached(&self) -> Result<(), Failure> {

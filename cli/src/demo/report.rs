@@ -162,7 +162,7 @@ impl Report {
     }
 
     fn load_table(&self, out: Output) -> String {
-        let header = ["for a while", "rate", "p50", "p99", "max"];
+        let header = ["operation", "rate", "p50", "p99", "max"];
         let mut table = out.table(header, &header[1..]);
         let rows =
             [("compare-and-set", self.cas), ("strong reads", self.strong), ("eventual reads", self.eventual)];
