@@ -44,7 +44,7 @@ struct LoadArgs {
     /// Connections to each node
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Shards: bench/<workload>/0, 1, 2, …
+    /// Shards: bench/WORKLOAD/0, 1, 2, …
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     shards: u32,
     /// Bytes of each entry

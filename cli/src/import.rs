@@ -22,7 +22,7 @@ const SHARDS_AT_ONCE: usize = 8;
 /// What to import.
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// A folder: each subfolder a shard, each file <number>.json in it the entry of that version
+    /// A folder: each subfolder a shard, each file NUMBER.json in it the entry of that version
     dir: PathBuf,
 }
 
