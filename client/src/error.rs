@@ -6,7 +6,7 @@ use thiserror::Error;
 /// Why an operation gave no answer. [`ClientError::kind`] says whether it may have happened all the same.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ClientError {
-    /// The node said no. What to do is in the [`Error`].
+    /// The node said no. What to do is in the [`Error`](enum@Error).
     #[error(transparent)]
     Refused(#[from] Error),
     /// The node could not be asked; nothing was sent. Retry, or ask another node.
