@@ -11,6 +11,7 @@ use bytes::{Buf, BytesMut};
 use futures_util::future::{AbortHandle, Abortable, BoxFuture, FutureExt};
 use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt, StreamFuture};
 use headwater_protocol::frame::{self, Frame, Outgoing};
+use headwater_protocol::limits::FRAME_BYTES_MAX;
 use headwater_protocol::request::{Request, RequestFrame};
 use headwater_protocol::response::Response;
 use headwater_protocol::{Error, Malformed};
@@ -66,6 +67,8 @@ struct Session<S> {
     pending: FuturesUnordered<Pending>,
     watches: HashMap<u64, AbortHandle>,
     out: Outgoing,
+    /// Bytes still to come of a frame that was refused for its length.
+    pass_over: usize,
 }
 
 /// Serves one client until it leaves, misbehaves, or the node stops. Opening already exchanged.
@@ -81,6 +84,7 @@ pub(crate) async fn run<S: Service>(
         pending: FuturesUnordered::new(),
         watches: HashMap::new(),
         out: Outgoing::default(),
+        pass_over: 0,
     };
     let (mut reader, mut writer) = stream.split();
     let mut input = BytesMut::new();
@@ -153,8 +157,18 @@ async fn write_some(writer: &mut (impl AsyncWriteExt + Unpin), out: &mut Outgoin
 impl<S: Service> Session<S> {
     /// Takes every whole request off `input`.
     fn take(&mut self, input: &mut BytesMut, arrival: Instant) -> io::Result<()> {
+        let frame_bytes_max = self.limits.frame_bytes_max;
         loop {
-            match frame::split(input, self.limits.frame_bytes_max) {
+            let passed = self.pass_over.min(input.len());
+            input.advance(passed);
+            self.pass_over -= passed;
+            if let Some((id, bytes)) = frame::oversized(input, frame_bytes_max) {
+                let error = format!("a request of {bytes} bytes; this node takes {frame_bytes_max} at most");
+                self.answer(id, &Response::Error(Error::InvalidArgument(error)));
+                self.pass_over = bytes;
+                continue;
+            }
+            match frame::split(input, FRAME_BYTES_MAX) {
                 Ok(Some(Frame { kind, id, body })) => match RequestFrame::decode(kind, id, body) {
                     Ok(frame) => self.start(frame, arrival),
                     Err(malformed) if malformed.is_argument() => {

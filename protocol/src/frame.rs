@@ -73,6 +73,14 @@ pub fn split(bytes: &mut BytesMut, frame_bytes_max: usize) -> Result<Option<Fram
     Ok(Some(Frame { kind: frame.get_u8(), id: frame.get_u64_le(), body: frame }))
 }
 
+/// The id of the first frame in `bytes` and its whole length, if it is one that could be but is longer than
+/// `frame_bytes_max`. Whoever does not take it can then say so on that id, and pass over it.
+pub fn oversized(bytes: &[u8], frame_bytes_max: usize) -> Option<(u64, usize)> {
+    let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+    let id = u64::from_le_bytes(*bytes.get(5..)?.first_chunk()?);
+    (length > frame_bytes_max && length <= FRAME_BYTES_MAX).then_some((id, 4 + length))
+}
+
 pub(crate) fn put_frame_start(out: &mut BytesMut, kind: u8, id: u64, body_bytes: usize) {
     let length = FRAME_FIXED_BYTES + body_bytes;
     debug_assert!(length <= FRAME_BYTES_MAX);

@@ -39,7 +39,7 @@ pub enum ToRw {
     Attach(Attach),
     /// The second connection of a tcp link.
     Join {
-        /// From [`Attached`].
+        /// From [`ToRo::Attached`].
         token: Uuid,
     },
 }

@@ -6,13 +6,13 @@ mod common;
 
 use bytes::{Buf, Bytes, BytesMut};
 use common::{request, request_bytes, response, response_bytes};
-use headwater_protocol::Malformed;
 use headwater_protocol::frame::{
-    CLIENT, Frame, OPENING_BYTES, REPLICATION, VERSION, opening, read_opening, split,
+    CLIENT, Frame, OPENING_BYTES, REPLICATION, VERSION, opening, oversized, read_opening, split,
 };
 use headwater_protocol::limits::FRAME_BYTES_MAX;
-use headwater_protocol::request::RequestFrame;
+use headwater_protocol::request::{Request, RequestFrame};
 use headwater_protocol::response::Response;
+use headwater_protocol::{Malformed, ShardName};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -244,4 +244,18 @@ fn the_bytes_on_the_wire_stay_what_they_are() {
     let mut bytes = response_bytes(&response, 1);
     assert_eq!(bytes.split_to(FIXED_BYTES), [25, 0, 0, 0, 132, 1, 0, 0, 0, 0, 0, 0, 0][..]);
     assert_eq!((bytes.get_u64_le(), bytes.get_u64_le(), bytes.remaining()), (7, 64, 0));
+}
+
+#[test]
+fn a_frame_that_is_too_long_for_its_taker_has_an_id_to_refuse_it_on() {
+    let mut bytes = BytesMut::new();
+    let shard = ShardName::new("a").unwrap();
+    let request = Request::CompareAndSet { shard, expected: None, data: Bytes::from(vec![0; 100]) };
+    RequestFrame { id: 7, deadline_ms: 0, request }.encode(&mut bytes);
+    let length = bytes.len() - 4;
+    assert_eq!(oversized(&bytes, length), None);
+    assert_eq!(oversized(&bytes, length - 1), Some((7, length + 4)));
+    assert_eq!(oversized(&bytes[..12], 1), None, "its id is not there yet");
+    let beyond = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
+    assert_eq!(oversized(&[&beyond[..], &[0; 16]].concat(), 1), None, "no frame is that long");
 }

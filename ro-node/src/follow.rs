@@ -28,8 +28,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const LOOKS: u32 = 64;
 /// How often an RO on tcp tries whether shared memory has come to be possible.
 const BETTER_RETRY: Duration = Duration::from_secs(10);
-/// How a link ends that nobody broke.
-const STOPPED_IN_ORDER: &str = "the RW stopped in order";
 
 /// Why the RO cannot go on at all.
 #[derive(Debug, Error)]
@@ -182,8 +180,6 @@ impl Follow {
         upstream.link.close();
         let (why, result) = match ended {
             Ok(end) => (end.to_owned(), Ok(())),
-            // The RW closes the link as soon as it knows that the RO has everything; its last word lies in our region.
-            Err(Lost::Link(_)) if following.has_all_there_is() => (STOPPED_IN_ORDER.to_owned(), Ok(())),
             Err(Lost::Link(error)) => (error.to_string(), Ok(())),
             Err(Lost::Apply(error @ ApplyError::Unverified(_))) => (error.to_string(), Ok(())),
             Err(Lost::Apply(error)) => (error.to_string(), Err(error.into())),
@@ -241,9 +237,10 @@ impl Following<'_> {
                 looks = LOOKS;
                 continue;
             }
-            if self.has_all_there_is() {
+            let stopping = self.word(log::STATE) == state::STOPPING;
+            if stopping && self.applier.applied().lsn.get() >= self.word(log::TAIL) {
                 self.report()?;
-                return Ok(STOPPED_IN_ORDER);
+                return Ok("the RW stopped in order");
             }
             if let Some(socket) = better
                 && better_at <= Instant::now()
@@ -265,11 +262,6 @@ impl Following<'_> {
 
     fn word(&self, word: usize) -> u64 {
         self.region.words()[word].load(Ordering::Acquire)
-    }
-
-    /// Whether the RW said that nothing follows, and everything before that is applied.
-    fn has_all_there_is(&self) -> bool {
-        self.word(log::STATE) == state::STOPPING && self.applier.applied().lsn.get() >= self.word(log::TAIL)
     }
 
     /// One look at the ring and the control words. Says whether anything moved.

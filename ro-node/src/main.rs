@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use headwater_node::config::{Common, ConfigError, load};
 use headwater_node::{Server, ServerError, Stop, init_logging, terminated, write_ready_file};
+use headwater_protocol::limits::ENTRY_BYTES_MAX_DEFAULT;
 use headwater_protocol::replication::Hello;
 use tracing::info;
 
@@ -97,7 +98,7 @@ fn run(config: Config) -> Result<(), RunError> {
     let served = runtime.block_on(async {
         let sessions = {
             let (common, stop) = (config.common.clone(), stop.clone());
-            tokio::spawn(async move { server.run(service, &common, 0, stop).await })
+            tokio::spawn(async move { server.run(service, &common, ENTRY_BYTES_MAX_DEFAULT, stop).await })
         };
         if let Some(path) = &config.common.ready_file {
             write_ready_file(path, &address)?;
