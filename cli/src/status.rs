@@ -97,7 +97,7 @@ impl Report {
                         Cell::new(address),
                         Cell::new(role(status.role)),
                         Cell::new(status.epoch),
-                        Cell::new(units::time(Duration::from_secs(status.uptime_s))),
+                        Cell::new(humantime::format_duration(Duration::from_secs(status.uptime_s))),
                         Cell::new(units::count(status.shards)),
                         Cell::new(units::count(status.entries)),
                         Cell::new(units::bytes(status.data_bytes)),

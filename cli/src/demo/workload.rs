@@ -1,13 +1,13 @@
 //! Writers and readers that check one another while they run.
 
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_client::{Cas, Client, ClientError, Connection};
 use headwater_protocol::{Consistency, Entry, Seqno, ShardName};
+use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::load::{Kind, Work};
@@ -61,13 +61,12 @@ impl Ledger {
 
     /// The first thing that must not be, if any was seen.
     pub(crate) fn first_violation(&self) -> Option<String> {
-        self.first_violation.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.first_violation.lock().clone()
     }
 
     fn violation(&self, counter: &AtomicU64, what: impl FnOnce() -> String) {
         counter.fetch_add(1, Relaxed);
-        let mut first = self.first_violation.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        first.get_or_insert_with(what);
+        self.first_violation.lock().get_or_insert_with(what);
     }
 
     fn check_bytes(&self, shard: usize, entry: &Entry) {
