@@ -1,6 +1,7 @@
 //! Nodes as processes: started, killed, paused, stopped, started again on the same data and address.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,7 +10,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use headwater_client::{Client, Connection, Options, ReadFrom};
+use headwater_client::{Client, ClientError, Connection, Options, ReadFrom};
+use headwater_protocol::Error;
 use headwater_protocol::status::NodeStatus;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -34,6 +36,18 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
         }
         assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Asks until the node refuses because it is not far enough ([`Error::ReplicaBehind`]). Panics if it answers anything else:
+/// a read that cannot be as strong as asked is never served weaker. That its word comes too late on a busy machine is no fault.
+pub async fn assert_behind<T: Debug, F: Future<Output = Result<T, ClientError>>>(mut ask: impl FnMut() -> F) {
+    loop {
+        match ask().await {
+            Err(ClientError::Refused(Error::ReplicaBehind { .. })) => return,
+            Err(ClientError::Timeout { .. }) => {}
+            other => panic!("neither stale nor weaker: {other:?}"),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use headwater_client::{Cas, ClientError, Connection};
 use headwater_protocol::status::{NodeStatus, Role};
 use headwater_protocol::{Consistency, Error, Seqno, ShardName};
-use headwater_tests::cluster::{Cluster, Node, PATIENCE, eventually};
+use headwater_tests::cluster::{Cluster, Node, PATIENCE, assert_behind, eventually};
 use headwater_tests::load::{Load, Progress};
 use headwater_tests::proxy::{Mode, Proxy};
 use headwater_tests::snapshot::snapshot;
@@ -29,13 +29,6 @@ async fn append(rw: &Connection, expected: Option<Seqno>, bytes: usize) -> Seqno
 async fn strong_head(node: &Connection, deadline: Duration) -> Result<Option<Seqno>, ClientError> {
     let head = node.head(&shard(), Consistency::Strong, deadline).await?;
     Ok(head.entry.map(|entry| entry.seqno))
-}
-
-fn assert_behind<T: std::fmt::Debug>(result: Result<T, ClientError>) {
-    assert!(
-        matches!(result, Err(ClientError::Refused(Error::ReplicaBehind { .. }))),
-        "not stale, not weaker: {result:?}"
-    );
 }
 
 async fn assert_equal(one: &Node, other: &Node) {
@@ -124,7 +117,7 @@ async fn an_ro_that_is_cut_off_comes_back_by_itself() {
         ro.until("it has noticed", away).await;
         let connection = ro.connect().await;
         let head = ShardName::new("load/0").unwrap();
-        assert_behind(connection.head(&head, Consistency::Strong, SOON).await);
+        assert_behind(|| connection.head(&head, Consistency::Strong, SOON)).await;
         let weak = connection.head(&head, Consistency::Eventual, SOON).await.unwrap();
         assert!(weak.entry.is_some());
         cluster.rw.until("the RW has noticed too", |status| status.replicas.is_empty()).await;
@@ -151,7 +144,7 @@ async fn while_the_rw_stands_still_nothing_is_read_strongly_once_the_lease_has_r
         let expired = |status: &NodeStatus| status.upstream.as_ref().is_some_and(|rw| rw.lease_ms == 0);
         ro.until("its lease runs out", expired).await;
         let connection = ro.connect().await;
-        assert_behind(strong_head(&connection, SOON).await);
+        assert_behind(|| strong_head(&connection, SOON)).await;
         let weak = connection.head(&shard(), Consistency::Eventual, SOON).await.unwrap();
         assert_eq!(weak.entry.map(|entry| entry.seqno), Some(head));
     }
@@ -182,7 +175,7 @@ async fn with_the_rw_down_ros_answer_for_themselves() {
         assert!(!upstream.why.is_empty(), "it says why it is not attached");
 
         let connection = ro.connect().await;
-        assert_behind(strong_head(&connection, SOON).await);
+        assert_behind(|| strong_head(&connection, SOON)).await;
         let weak = connection.head(&shard(), Consistency::Eventual, SOON).await.unwrap();
         assert_eq!(weak.entry.map(|entry| entry.seqno), Some(head));
         let at_least = Consistency::AtLeast(applied.unwrap());
@@ -207,7 +200,8 @@ async fn an_ro_that_never_met_its_rw_serves_nothing_strongly_until_it_does() {
     cluster.rw.kill();
     let mut ro = Node::ro(cluster.dir.path(), "early", cluster.rw.address(), "auto");
     ro.start().await;
-    assert_behind(strong_head(&ro.connect().await, SOON).await);
+    let early = ro.connect().await;
+    assert_behind(|| strong_head(&early, SOON)).await;
     let upstream = ro.status().await.upstream.unwrap();
     assert!(!upstream.connected && upstream.why.contains(cluster.rw.address()), "{upstream:?}");
     cluster.rw.start().await;

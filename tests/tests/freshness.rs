@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_client::{Cas, ClientError, Connection};
-use headwater_protocol::{Consistency, Error, Seqno, Served, ShardName};
-use headwater_tests::cluster::{Cluster, PATIENCE};
+use headwater_protocol::{Consistency, Seqno, Served, ShardName};
+use headwater_tests::cluster::{Cluster, PATIENCE, assert_behind};
 use headwater_tests::history::History;
 use headwater_tests::load::Load;
 use headwater_tests::proxy::{Mode, Proxy};
@@ -142,13 +142,6 @@ impl Deaf {
 /// Long enough for a read that need not wait, short enough to wait for one that must.
 const SOON: Duration = Duration::from_secs(1);
 
-fn assert_behind<T: std::fmt::Debug>(result: Result<T, ClientError>) {
-    assert!(
-        matches!(result, Err(ClientError::Refused(Error::ReplicaBehind { .. }))),
-        "not stale, not weaker: {result:?}"
-    );
-}
-
 /// R3: shards and pages that did not change are read without the log; those that did are waited for.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ro_that_is_behind_serves_what_did_not_change_and_waits_for_what_did() {
@@ -158,21 +151,21 @@ async fn an_ro_that_is_behind_serves_what_did_not_change_and_waits_for_what_did(
     assert_eq!(deaf.head("still", SOON).await.unwrap(), (5, Served::Shard));
     // Entry 6 is on the second page: the first did not change.
     assert_eq!(deaf.scan("busy", 0, 3).await.unwrap(), (3, Served::Page));
-    assert_behind(deaf.head("busy", SOON).await);
-    assert_behind(deaf.scan("busy", 2, 10).await);
-    assert_behind(deaf.scan("busy", 0, 4).await);
-    let (all, strong) = (deaf.ro.shards("", "", 10, Consistency::Strong, SOON).await, Consistency::Strong);
-    assert_behind(all);
+    assert_behind(|| deaf.head("busy", SOON)).await;
+    assert_behind(|| deaf.scan("busy", 2, 10)).await;
+    assert_behind(|| deaf.scan("busy", 0, 4)).await;
+    let (busy, new, strong) = (shard("busy"), shard("new"), Consistency::Strong);
+    assert_behind(|| deaf.ro.shards("", "", 10, strong, SOON)).await;
     // A shard that is new to the RO has no pages there.
-    append(&deaf.history, &deaf.rw, &shard("new"), None).await;
-    assert_behind(deaf.ro.head(&shard("new"), strong, SOON).await);
+    append(&deaf.history, &deaf.rw, &new, None).await;
+    assert_behind(|| deaf.ro.head(&new, strong, SOON)).await;
 
     // Weaker ones are served as asked for, and never taken for strong.
-    let eventual = deaf.ro.head(&shard("busy"), Consistency::Eventual, SOON).await.unwrap();
+    let eventual = deaf.ro.head(&busy, Consistency::Eventual, SOON).await.unwrap();
     assert_eq!(eventual.entry.unwrap().seqno.get(), 5);
-    let rw_lsn = deaf.rw.head(&shard("busy"), strong, SOON).await.unwrap().reflects.lsn;
-    assert_behind(deaf.ro.head(&shard("busy"), Consistency::AtLeast(rw_lsn), SOON).await);
-    assert_behind(deaf.ro.head(&shard("busy"), Consistency::Bounded(Duration::from_millis(1)), SOON).await);
+    let rw_lsn = deaf.rw.head(&busy, strong, SOON).await.unwrap().reflects.lsn;
+    assert_behind(|| deaf.ro.head(&busy, Consistency::AtLeast(rw_lsn), SOON)).await;
+    assert_behind(|| deaf.ro.head(&busy, Consistency::Bounded(Duration::from_millis(1)), SOON)).await;
 
     deaf.proxy.set(Mode::Open);
     assert_eq!(deaf.head("busy", PATIENCE).await.unwrap().0, 6);
@@ -186,7 +179,7 @@ async fn a_truncate_is_waited_for_where_it_changes_the_answer() {
     let busy = shard("busy");
     let cut = Seqno::new(3).unwrap();
     deaf.history.truncate(&busy, cut, deaf.rw.truncate(&busy, cut, PATIENCE)).await.unwrap();
-    assert_behind(deaf.scan("busy", 0, 3).await);
+    assert_behind(|| deaf.scan("busy", 0, 3)).await;
     assert_eq!(deaf.scan("busy", 4, 10).await.unwrap(), (2, Served::Page));
     assert_eq!(deaf.head("busy", SOON).await.unwrap(), (5, Served::Page));
     deaf.proxy.set(Mode::Open);
@@ -201,8 +194,8 @@ async fn a_truncate_is_waited_for_where_it_changes_the_answer() {
 async fn with_one_slot_everything_waits_and_nothing_is_stale() {
     let deaf = Deaf::new(&[("shard-slots", "1"), ("page-slots", "1")]).await;
     deaf.write("busy", 5).await;
-    assert_behind(deaf.head("still", SOON).await);
-    assert_behind(deaf.scan("busy", 0, 3).await);
+    assert_behind(|| deaf.head("still", SOON)).await;
+    assert_behind(|| deaf.scan("busy", 0, 3)).await;
     deaf.proxy.set(Mode::Open);
     assert_eq!(deaf.head("still", PATIENCE).await.unwrap().0, 5);
     deaf.history.assert_linearizable();
@@ -216,7 +209,7 @@ async fn a_deaf_ro_serves_nothing_strongly_once_its_lease_has_run_out() {
         status.upstream.as_ref().is_some_and(|rw| rw.connected && rw.lease_ms == 0)
     };
     deaf.cluster.ros[0].until("its lease runs out while it is attached", expired).await;
-    assert_behind(deaf.head("still", SOON).await);
+    assert_behind(|| deaf.head("still", SOON)).await;
     deaf.proxy.set(Mode::Open);
     assert_eq!(deaf.head("still", PATIENCE).await.unwrap().0, 5);
 }
