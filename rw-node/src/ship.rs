@@ -16,7 +16,7 @@ use crate::replicas::Replica;
 
 /// Words written in one go: enough to be worth it, little enough that the RO gets to work early.
 const CHUNK_WORDS: u64 = 16 << 10;
-/// How long an RO may take to apply the last of the log when the RW stops in order.
+/// How long an RO may take to apply the last of the log, and to leave, when the RW stops in order.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 
 /// What one shipper works with.
@@ -31,13 +31,18 @@ pub(crate) struct Shipper {
 }
 
 impl Shipper {
-    /// Ships until the link closes, or the log does and the RO has all of it. Never touches what the RO has not taken.
+    /// Ships until the link closes. Never touches what the RO has not taken.
     pub(crate) fn run(self, start: Lsn) {
         let replica = self.replica.clone();
         let (name, transport) = (&replica.name, replica.link.transport());
         info!(ro = %name, %transport, from = %start, why = %replica.why, "an RO is attached");
         match self.ship(start) {
-            Ok(()) => info!(ro = %name, "the RO has the whole log; the link is closed"),
+            Ok(()) => warn!(ro = %name, "the RO did not apply the last of the log in time"),
+            // It is the RO that leaves, once it has heard that nothing follows: closed from here, the link could end before
+            // that word has arrived.
+            Err(ShipError::Link(_)) if self.has_everything() => {
+                info!(ro = %name, "the RO has the whole log; the link is closed");
+            }
             Err(ShipError::Link(error)) => warn!(ro = %name, %error, "the RO is gone"),
             Err(ShipError::Log(error)) => {
                 tracing::error!(ro = %name, %error, "the log cannot be read for this RO; its link is closed");
@@ -47,6 +52,13 @@ impl Shipper {
         self.commit.replicas.remove(&replica);
     }
 
+    /// Whether the log has ended and the RO has applied all of it.
+    fn has_everything(&self) -> bool {
+        let applied = Lsn::new(self.replica.word(progress::APPLIED));
+        self.closing.is_stopped() && applied >= self.commit.published()
+    }
+
+    /// Ends with the link's error, or in good order where the RO does not leave in time when the log has ended.
     fn ship(&self, start: Lsn) -> Result<(), ShipError> {
         let Shipper { replica, wal, commit, .. } = self;
         let link = &replica.link;
@@ -100,11 +112,7 @@ impl Shipper {
 
             if stopping {
                 let since = *farewell.get_or_insert_with(Instant::now);
-                if Lsn::new(replica.word(progress::APPLIED)) >= flushed {
-                    return Ok(());
-                }
                 if since.elapsed() > FAREWELL_MAX {
-                    warn!(ro = %replica.name, "the RO did not apply the last of the log in time");
                     return Ok(());
                 }
             }
