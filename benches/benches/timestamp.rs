@@ -47,7 +47,7 @@ fn stamp(c: &mut Criterion) {
 /// A read that takes a timestamp that is ready.
 fn get(lamport: &Lamport, arrival: Nanos) -> (Lsn, bool) {
     let fetch = || ready(Ok::<u64, Infallible>(64));
-    let get = pin!(lamport.get(arrival, false, || arrival, fetch));
+    let get = pin!(lamport.get(arrival, || arrival, fetch));
     match get.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok((stamp, reused))) => (stamp.lsn, reused),
         Poll::Pending => unreachable!("nothing is waited for"),
