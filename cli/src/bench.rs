@@ -44,9 +44,6 @@ struct LoadArgs {
     /// Connections to each node
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Shards: bench/WORKLOAD/0, 1, 2, …
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
-    shards: u32,
     /// Bytes of each entry
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     payload: usize,
@@ -56,6 +53,9 @@ struct LoadArgs {
 pub(crate) struct CasBench {
     #[command(flatten)]
     load: LoadArgs,
+    /// Shards that are written: bench/cas/0, 1, 2, …
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    shards: u32,
     /// After so many writes of a shard, remove the entries before them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     truncate_every: Option<u64>,
@@ -65,6 +65,9 @@ pub(crate) struct CasBench {
 pub(crate) struct ReadBench {
     #[command(flatten)]
     load: LoadArgs,
+    /// Shards that are read: bench/read/0, 1, 2, …
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    shards: u32,
     /// What is asked
     #[arg(long, value_enum, default_value_t = Op::Head)]
     op: Op,
@@ -136,11 +139,6 @@ impl LoadArgs {
         }
     }
 
-    fn shard_names(&self, workload: &str) -> Result<Vec<ShardName>, Failure> {
-        let name = |i| ShardName::new(&format!("bench/{workload}/{i}"));
-        (0..self.shards).map(name).collect::<Result<_, _>>().map_err(|e| Failure::Failed(e.to_string()))
-    }
-
     /// Clients with connections of their own.
     async fn clients(&self, nodes: &[String], deadline: Duration) -> Result<Vec<Client>, Failure> {
         let mut clients = Vec::new();
@@ -149,6 +147,12 @@ impl LoadArgs {
         }
         Ok(clients)
     }
+}
+
+/// The shards of a workload.
+fn shard_names(workload: &str, count: u32) -> Result<Vec<ShardName>, Failure> {
+    let name = |i| ShardName::new(&format!("bench/{workload}/{i}"));
+    (0..count).map(name).collect::<Result<_, _>>().map_err(|e| Failure::Failed(e.to_string()))
 }
 
 /// Measures a running cluster.
@@ -164,11 +168,11 @@ pub(crate) async fn run(out: Output, cluster: &ClusterArgs, command: BenchComman
 
 async fn cas(out: Output, cluster: &ClusterArgs, args: &CasBench) -> Result<Report, Failure> {
     let clients = args.load.clients(&cluster.nodes()?, cluster.deadline()?).await?;
-    let streams = streams(&clients, args.load.shard_names("cas")?, args.load.payload, args.truncate_every);
+    let streams = streams(&clients, shard_names("cas", args.shards)?, args.load.payload, args.truncate_every);
     let before = statuses(&clients[0], None).await;
     let measured = shown(out, load::run(streams, args.load.schedule()), &args.load).await;
     let after = statuses(&clients[0], None).await;
-    let mut report = Report::new("cas", &args.load, args.load.shards);
+    let mut report = Report::new("cas", &args.load, args.shards, args.shards);
     report.measured(&measured);
     report.counters(&before, &after);
     Ok(report)
@@ -176,8 +180,7 @@ async fn cas(out: Output, cluster: &ClusterArgs, args: &CasBench) -> Result<Repo
 
 async fn mixed(out: Output, cluster: &ClusterArgs, args: &MixedBench) -> Result<Report, Failure> {
     let clients = args.load.clients(&cluster.nodes()?, cluster.deadline()?).await?;
-    let own = (0..args.clients).map(|i| ShardName::new(&format!("bench/mixed/{i}")));
-    let own: Vec<ShardName> = own.collect::<Result<_, _>>().map_err(|e| Failure::Failed(e.to_string()))?;
+    let own = shard_names("mixed", args.clients)?;
     fill(&clients[0], &own, 1, args.load.payload).await?;
     let streams = streams(&clients, own.clone(), args.load.payload, None);
     let workers = streams.into_iter().enumerate().map(|(i, stream)| {
@@ -188,7 +191,7 @@ async fn mixed(out: Output, cluster: &ClusterArgs, args: &MixedBench) -> Result<
     let before = statuses(&clients[0], None).await;
     let measured = shown(out, load::run(workers.collect(), args.load.schedule()), &args.load).await;
     let after = statuses(&clients[0], None).await;
-    let mut report = Report::new("mixed", &args.load, args.clients);
+    let mut report = Report::new("mixed", &args.load, args.clients, args.clients);
     report.consistency = Some(consistency::name(args.consistency));
     report.measured(&measured);
     report.counters(&before, &after);
@@ -202,7 +205,7 @@ async fn read(out: Output, cluster: &ClusterArgs, args: &ReadBench) -> Result<Re
         _ => cluster.nodes()?,
     };
     let clients = args.load.clients(&nodes, deadline).await?;
-    let shards = args.load.shard_names("read")?;
+    let shards = shard_names("read", args.shards)?;
     let scan = (args.op == Op::Scan).then_some(args.scan_limit);
     fill(&clients[0], &shards, scan.unwrap_or(1).into(), args.load.payload).await?;
 
@@ -225,10 +228,7 @@ async fn read(out: Output, cluster: &ClusterArgs, args: &ReadBench) -> Result<Re
     let before = statuses(&clients[0], args.node.as_deref()).await;
     let beside = match args.while_writing {
         None => Vec::new(),
-        Some(Beside::Other) => {
-            let shard = args.load.shard_names("beside")?.swap_remove(0);
-            streams(&clients[..1], vec![shard], args.load.payload, None)
-        }
+        Some(Beside::Other) => streams(&clients[..1], shard_names("beside", 1)?, args.load.payload, None),
         Some(Beside::Same) => {
             vec![Stream::new(clients[0].session(), shards, args.load.payload, None)]
         }
@@ -239,7 +239,7 @@ async fn read(out: Output, cluster: &ClusterArgs, args: &ReadBench) -> Result<Re
     };
     let (measured, beside) = shown(out, loads, &args.load).await;
     let after = statuses(&clients[0], args.node.as_deref()).await;
-    let mut report = Report::new("read", &args.load, args.clients);
+    let mut report = Report::new("read", &args.load, args.clients, args.shards);
     report.consistency = Some(consistency::name(args.consistency));
     report.node = args.node.clone();
     report.measured(&measured);

@@ -123,7 +123,7 @@ pub(crate) async fn connect(
     deadline: Duration,
     read_from: ReadFrom,
 ) -> Result<Client, Failure> {
-    let named = nodes.join(", ");
+    let named = format!("connecting to {}", nodes.join(", "));
     let options = Options { nodes, deadline, read_from, forward_to_rw: true };
     Client::connect(options).await.map_err(Failure::of(named))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use headwater_client::{Connection, ReadFrom};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
 use crate::counters::Counters;
@@ -54,29 +54,44 @@ pub(crate) struct DemoArgs {
 
 /// Starts a cluster here, imports logs, writes and reads, verifies, and cleans up.
 pub(crate) async fn run(out: Output, args: DemoArgs) -> Result<Exit, Failure> {
+    // Listened to from here on to the end: one that comes at any moment stops the nodes.
+    let mut signals = Signals::listen()?;
     let (nodes, exit) = tokio::select! {
         shown = show(out, &args) => shown?,
-        interrupted = signalled() => return Err(interrupted.err().unwrap_or(Failure::Interrupted)),
+        () = signals.next() => return Err(Failure::Interrupted),
     };
     if args.hold {
-        signalled().await?;
+        signals.next().await;
     }
     drop(nodes);
     Ok(exit)
 }
 
-/// Waits until somebody wants it to end.
-async fn signalled() -> Result<(), Failure> {
-    let listen = |kind| signal(kind).map_err(|e| Failure::Failed(format!("cannot listen for signals: {e}")));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut hangup = listen(SignalKind::hangup())?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hangup.recv() => {}
+/// The signals by which somebody wants it to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|e| Failure::Failed(format!("cannot listen for signals: {e}")));
+        Ok(Signals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
 }
 
 async fn show(out: Output, args: &DemoArgs) -> Result<(Nodes, Exit), Failure> {

@@ -203,3 +203,43 @@ fn served(reads: &BTreeMap<String, u64>) -> String {
     });
     used.collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(role: &str, upstream: Value) -> NodeStatus {
+        let status = json!({
+            "role": role, "name": role, "address": "b:2", "cluster": "c", "cluster_id": null, "version": "0.1.0",
+            "uptime_s": 5, "epoch": 1, "positions": { "applied": 4096 }, "shards": 1, "entries": 2, "data_bytes": 3,
+            "connections": 0, "served": { "page": 1200, "rw": 0, "local": 7 }, "timed_out": 0, "strong_reads": 9,
+            "fetches": 3, "upstream": upstream,
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn with_the_rw_down_its_ros_are_still_shown() {
+        let away = json!({
+            "address": "a:1", "connected": false, "transport": "", "why": "connection refused", "lease_ms": 0,
+            "lag_bytes": 0, "lag_ms": 1500,
+        });
+        let refused = ClientError::Unreachable { address: "a:1".into(), why: "refused".into() };
+        let report = Report::of(vec![("a:1".into(), Err(refused)), ("b:2".into(), Ok(node("ro", away)))]);
+        assert!(report.any_known());
+        let text = report.people(Output::new(false));
+        for expected in ["a:1 cannot be reached", "without its RW: connection refused", "4,096", "1.50 s"] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        let json = serde_json::to_value(&report).unwrap();
+        assert!(json["nodes"][0]["error"].as_str().unwrap().contains("refused"));
+        assert_eq!(json["nodes"][1]["status"]["positions"]["applied"], 4096);
+    }
+
+    #[test]
+    fn only_ways_that_were_used_are_shown() {
+        assert_eq!(served(&node("rw", Value::Null).served), "local 7, page 1,200");
+    }
+}

@@ -41,12 +41,12 @@ pub(crate) struct Report {
 
 impl Report {
     /// With what is known before the run.
-    pub(crate) fn new(workload: &'static str, args: &LoadArgs, clients: u32) -> Report {
+    pub(crate) fn new(workload: &'static str, args: &LoadArgs, clients: u32, shards: u32) -> Report {
         Report {
             workload,
             node: None,
             consistency: None,
-            shards: args.shards,
+            shards,
             clients,
             connections: args.connections,
             payload_bytes: args.payload,
