@@ -103,12 +103,13 @@ impl Server {
                 warn!(%peer, connections_max = common.connections_max, "too many connections: one is turned away");
                 continue;
             }
-            let (service, limits, stop) = (service.clone(), limits.clone(), stop.clone());
+            let (theirs, limits, stop) = (service.clone(), limits.clone(), stop.clone());
             sessions.spawn(async move {
-                if let Err(error) = greet(stream, service, limits, stop).await {
+                if let Err(error) = greet(stream, theirs, limits, stop).await {
                     debug!(%peer, %error, "a connection ended");
                 }
             });
+            service.connections(sessions.len() as u64);
         }
         drop(self.listener);
         let left = sessions.len();

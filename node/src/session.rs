@@ -27,6 +27,11 @@ const IN_FLIGHT_MAX: usize = 4096;
 const OUT_BYTES_MAX: usize = 1 << 20;
 /// How long a client may take nothing at all of what waits for it.
 const STALL_MAX: Duration = Duration::from_secs(60);
+/// When the node stops, a session goes on refusing what its client sends until nothing has come for so long: a connection
+/// closed over unread requests would leave their outcomes unknown, and could take answers with it that are under way.
+const QUIET: Duration = Duration::from_millis(50);
+/// A client that is never quiet, or takes nothing, is left after so long all the same.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
 /// Room made before each read.
 const READ_BYTES: usize = 16 << 10;
 
@@ -69,6 +74,8 @@ struct Session<S> {
     out: Outgoing,
     /// Bytes still to come of a frame that was refused for its length.
     pass_over: usize,
+    /// The node stops: what comes now is refused.
+    stopping: bool,
 }
 
 /// Serves one client until it leaves, misbehaves, or the node stops. Opening already exchanged.
@@ -85,15 +92,17 @@ pub(crate) async fn run<S: Service>(
         watches: HashMap::new(),
         out: Outgoing::default(),
         pass_over: 0,
+        stopping: false,
     };
     let (mut reader, mut writer) = stream.split();
     let mut input = BytesMut::new();
-    let mut reading = true;
-    let mut stall_at = Instant::now() + STALL_MAX;
+    let (mut stall_max, mut stall_at) = (STALL_MAX, Instant::now() + STALL_MAX);
+    let (mut quiet_at, mut leave_at) = (Instant::now(), Instant::now());
     let stopped = stop.stopped();
     tokio::pin!(stopped);
 
-    while reading || !session.pending.is_empty() || session.out.has_remaining() {
+    loop {
+        let served = session.pending.is_empty() && !session.out.has_remaining();
         let room = session.out.remaining() < OUT_BYTES_MAX;
         tokio::select! {
             biased;
@@ -101,7 +110,8 @@ pub(crate) async fn run<S: Service>(
                 if written? == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
-                stall_at = Instant::now() + STALL_MAX;
+                let now = Instant::now();
+                (quiet_at, stall_at) = (now + QUIET, now + stall_max);
             }
             Some(done) = session.pending.next(), if room => {
                 session.finish(done);
@@ -113,29 +123,35 @@ pub(crate) async fn run<S: Service>(
                 }
             }
             read = read_some(&mut reader, &mut input),
-                if reading && room && session.pending.len() < IN_FLIGHT_MAX =>
+                if room && session.pending.len() < IN_FLIGHT_MAX =>
             {
                 if read? == 0 {
                     return Ok(());
                 }
-                session.take(&mut input, Instant::now())?;
+                let now = Instant::now();
+                quiet_at = now + QUIET;
+                session.take(&mut input, now)?;
             }
-            () = &mut stopped, if reading => {
-                reading = false;
+            () = &mut stopped, if !session.stopping => {
+                session.stopping = true;
+                (quiet_at, leave_at) = (Instant::now() + QUIET, Instant::now() + FAREWELL_MAX);
+                (stall_max, stall_at) = (FAREWELL_MAX, stall_at.min(leave_at));
                 session.watches.drain().for_each(|(_, watch)| watch.abort());
+            }
+            () = tokio::time::sleep_until(quiet_at.min(leave_at).into()), if session.stopping && served => {
+                return writer.shutdown().await;
             }
             () = tokio::time::sleep_until(stall_at.into()), if session.out.has_remaining() => {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    format!("the client took nothing for {} s", STALL_MAX.as_secs()),
+                    format!("the client took nothing for {} s", stall_max.as_secs()),
                 ));
             }
         }
         if !session.out.has_remaining() {
-            stall_at = Instant::now() + STALL_MAX;
+            stall_at = Instant::now() + stall_max;
         }
     }
-    writer.shutdown().await
 }
 
 async fn read_some(reader: &mut (impl AsyncReadExt + Unpin), input: &mut BytesMut) -> io::Result<usize> {
@@ -189,6 +205,9 @@ impl<S: Service> Session<S> {
                 watch.abort();
             }
             return;
+        }
+        if self.stopping {
+            return self.answer(id, &Response::Error(Error::Stopping));
         }
         let patience = match deadline_ms {
             0 => self.limits.deadline,
