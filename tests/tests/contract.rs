@@ -1,5 +1,7 @@
 //! Every operation of the contract, on every node, by every consistency; and every refusal.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! Disks that are full, taken, forbidden, someone else's, or damaged.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! A node is killed under load, again and again: what was acknowledged stays, and nobody ever saw what did not.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use headwater_protocol::{Consistency, Epoch};

@@ -1,6 +1,8 @@
 //! Nodes that stand still, die and are cut off: nobody waits for them, they come back by themselves, and meanwhile they say
 //! rather than guess.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use bytes::Bytes;

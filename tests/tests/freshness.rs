@@ -1,6 +1,8 @@
 //! A strong read on an RO shows everything that was acknowledged before it was asked for; and where the RO is behind, it
 //! waits for no more than it must.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! More is asked than can be done: it is refused at once, what is taken is served, and it is over when the load is (W6).
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

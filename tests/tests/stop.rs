@@ -1,5 +1,7 @@
 //! An orderly stop: nothing is lost, nobody is left without an answer, and everyone is told.
 
+#![allow(clippy::unwrap_used)]
+
 use bytes::Bytes;
 use headwater_client::{Cas, ClientError, Connection};
 use headwater_protocol::status::NodeStatus;
