@@ -1,7 +1,7 @@
 //! Strangers, the careless and the malicious: each is told what is wrong where there is someone to tell, and nobody else
 //! notices.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Every operation of the contract, on every node, by every consistency; and every refusal.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Disks that are full, taken, forbidden, someone else's, or damaged.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};

@@ -1,6 +1,6 @@
 //! A node is killed under load, again and again: what was acknowledged stays, and nobody ever saw what did not.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use std::time::Duration;
 

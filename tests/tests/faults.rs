@@ -1,7 +1,7 @@
 //! Nodes that stand still, die and are cut off: nobody waits for them, they come back by themselves, and meanwhile they say
 //! rather than guess.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use std::time::Duration;
 

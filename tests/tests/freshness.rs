@@ -1,7 +1,7 @@
 //! A strong read on an RO shows everything that was acknowledged before it was asked for; and where the RO is behind, it
 //! waits for no more than it must.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use std::sync::Arc;
 use std::time::Duration;

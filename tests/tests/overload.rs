@@ -1,6 +1,6 @@
 //! More is asked than can be done: it is refused at once, what is taken is served, and it is over when the load is (W6).
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

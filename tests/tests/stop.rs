@@ -1,6 +1,6 @@
 //! An orderly stop: nothing is lost, nobody is left without an answer, and everyone is told.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
 use bytes::Bytes;
 use headwater_client::{Cas, ClientError, Connection};
