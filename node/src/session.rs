@@ -101,9 +101,13 @@ pub(crate) async fn run<S: Service>(
     let stopped = stop.stopped();
     tokio::pin!(stopped);
 
+    // When what is in `input` had arrived.
+    let mut arrival = Instant::now();
+
     loop {
+        session.take(&mut input, arrival)?;
         let served = session.pending.is_empty() && !session.out.has_remaining();
-        let room = session.out.remaining() < OUT_BYTES_MAX;
+        let room = session.has_room();
         tokio::select! {
             biased;
             written = write_some(&mut writer, &mut session.out), if session.out.has_remaining() => {
@@ -116,9 +120,7 @@ pub(crate) async fn run<S: Service>(
             Some(done) = session.pending.next(), if room => {
                 session.finish(done);
                 // What else is ready goes out in the same write.
-                while session.out.remaining() < OUT_BYTES_MAX
-                    && let Some(Some(done)) = session.pending.next().now_or_never()
-                {
+                while session.has_room() && let Some(Some(done)) = session.pending.next().now_or_never() {
                     session.finish(done);
                 }
             }
@@ -128,9 +130,8 @@ pub(crate) async fn run<S: Service>(
                 if read? == 0 {
                     return Ok(());
                 }
-                let now = Instant::now();
-                quiet_at = now + QUIET;
-                session.take(&mut input, now)?;
+                arrival = Instant::now();
+                quiet_at = arrival + QUIET;
             }
             () = &mut stopped, if !session.stopping => {
                 session.stopping = true;
@@ -171,10 +172,15 @@ async fn write_some(writer: &mut (impl AsyncWriteExt + Unpin), out: &mut Outgoin
 }
 
 impl<S: Service> Session<S> {
-    /// Takes every whole request off `input`.
+    /// Whether answers may be added to those that wait for the client.
+    fn has_room(&self) -> bool {
+        self.out.remaining() < OUT_BYTES_MAX
+    }
+
+    /// Takes whole requests off `input`, as long as there is room for their answers.
     fn take(&mut self, input: &mut BytesMut, arrival: Instant) -> io::Result<()> {
         let frame_bytes_max = self.limits.frame_bytes_max;
-        loop {
+        while self.has_room() && self.pending.len() < IN_FLIGHT_MAX {
             let passed = self.pass_over.min(input.len());
             input.advance(passed);
             self.pass_over -= passed;
@@ -192,10 +198,11 @@ impl<S: Service> Session<S> {
                     }
                     Err(malformed) => return Err(garbled(&malformed)),
                 },
-                Ok(None) => return Ok(()),
+                Ok(None) => break,
                 Err(malformed) => return Err(garbled(&malformed)),
             }
         }
+        Ok(())
     }
 
     fn start(&mut self, frame: RequestFrame, arrival: Instant) {
