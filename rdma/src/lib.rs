@@ -60,6 +60,9 @@ pub trait Link: Send + Sync {
     /// Which transport carries it.
     fn transport(&self) -> Transport;
 
+    /// Whether posting returns at once whatever the peer does, so that it may be done where nobody may be kept waiting.
+    fn never_blocks(&self) -> bool;
+
     /// Posts a write of `words` into the peer's region, the first at word `at_word`.
     ///
     /// May block while the peer takes nothing, until [`close`](Link::close) or the link's own deadline. The bell

@@ -105,6 +105,10 @@ impl Link for ShmLink {
         Transport::Shm
     }
 
+    fn never_blocks(&self) -> bool {
+        true
+    }
+
     fn write(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<(), LinkError> {
         let handed = self.region(region)?;
         handed.extent.allows_write(at_word, words.len())?;

@@ -185,6 +185,10 @@ impl Link for TcpLink {
         Transport::Tcp
     }
 
+    fn never_blocks(&self) -> bool {
+        false
+    }
+
     fn write(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<(), LinkError> {
         self.shared.closing.check()?;
         self.shared.region(region)?.allows_write(at_word, words.len())?;

@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::apply::{Applied, Applier, ApplyError};
 use crate::attach::{AttachError, Attached, attach};
 use crate::config::TransportChoice;
+use crate::intake::Intake;
 use crate::state::State;
 use crate::upstream::{Upstream, lease_clock_us};
 
@@ -158,23 +159,24 @@ impl Follow {
             welcome.entry_bytes_max,
         );
         let lease_us = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX);
-        let upstream = Arc::new(Upstream::new(link, epoch, layout, lease_us));
+        let intake = Intake::new(log_region.clone(), epoch, Applier::new(receiver, applied));
+        let upstream = Arc::new(Upstream::new(link, epoch, layout, lease_us, intake));
         *shared.region.lock() = Some(log_region.clone());
         self.state.upstream.send_replace(Some(upstream.clone()));
         let mut following = Following {
             state: &self.state,
             upstream: &upstream,
             region: &log_region,
-            applier: Applier::new(receiver, applied),
+            received: applied.lsn,
+            applied: applied.lsn,
             reported: [0; progress::PROGRESS_WORDS],
             rung_at: applied.lsn,
             ring_bytes: welcome.ring_bytes,
             heartbeat: lease / 4,
             beat: None,
-            freshness: None,
         };
         let ended = following.run(shared, better.as_deref());
-        let stands = following.applier.applied();
+        let stands = upstream.intake.close();
         self.state.upstream.send_replace(None);
         *shared.region.lock() = None;
         upstream.link.close();
@@ -206,7 +208,9 @@ struct Following<'a> {
     state: &'a State,
     upstream: &'a Upstream,
     region: &'a Region,
-    applier: Applier,
+    /// As of the last step.
+    received: Lsn,
+    applied: Lsn,
     /// Progress words as last written.
     reported: [u64; progress::PROGRESS_WORDS],
     /// What was received when the RW's bell was last rung.
@@ -214,8 +218,6 @@ struct Following<'a> {
     ring_bytes: u64,
     heartbeat: Duration,
     beat: Option<Instant>,
-    /// A flushed LSN and the clock after which it was published, until it is applied.
-    freshness: Option<(Lsn, u64)>,
 }
 
 impl Following<'_> {
@@ -238,7 +240,7 @@ impl Following<'_> {
                 continue;
             }
             let stopping = self.word(log::STATE) == state::STOPPING;
-            if stopping && self.applier.applied().lsn.get() >= self.word(log::TAIL) {
+            if stopping && self.applied.get() >= self.word(log::TAIL) {
                 self.report()?;
                 return Ok("the RW stopped in order");
             }
@@ -266,48 +268,20 @@ impl Following<'_> {
 
     /// One look at the ring and the control words. Says whether anything moved.
     fn step(&mut self) -> Result<bool, Lost> {
-        let mut moved = false;
-        if self.word(log::EPOCH) == self.upstream.epoch.get() {
-            // The clock first: what is read after it was published after it.
-            let echo_us = self.word(log::CLOCK_ECHO);
-            let flushed = Lsn::new(self.word(log::FLUSHED));
-            let tail = Lsn::new(self.word(log::TAIL));
-            moved = self.applier.step(tail, flushed, &self.state.log).map_err(Lost::Apply)?;
-            self.publish(echo_us, flushed);
-        }
-        let received = self.applier.received().get();
-        let applied = self.applier.applied().lsn.get();
+        let stepped = self.upstream.intake.step(self.state).map_err(Lost::Apply)?;
+        self.upstream.renew(stepped.echo_us);
+        (self.received, self.applied) = (stepped.received, stepped.applied);
         let due = self.beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
-        if due || received != self.reported[0] || applied != self.reported[1] {
+        if due || self.received.get() != self.reported[0] || self.applied.get() != self.reported[1] {
             self.report()?;
         }
-        Ok(moved)
-    }
-
-    /// Lets readers see how far the state has come.
-    fn publish(&mut self, echo_us: u64, flushed: Lsn) {
-        let applied = self.applier.applied().lsn;
-        self.state.received.store(self.applier.received().get(), Ordering::Relaxed);
-        self.state.flushed.store(flushed.get(), Ordering::Relaxed);
-        if applied > self.state.applied.get() {
-            self.state.applied.advance(applied);
-        }
-        self.upstream.renew(echo_us);
-        if echo_us > 0 {
-            self.freshness.get_or_insert((flushed, echo_us));
-        }
-        if let Some((lsn, as_of_us)) = self.freshness
-            && applied >= lsn
-        {
-            self.state.fresh_as_of_us.fetch_max(as_of_us, Ordering::AcqRel);
-            self.freshness = None;
-        }
+        Ok(stepped.moved)
     }
 
     /// Writes the progress words (S4); wakes the RW's shipper when a good part of the ring has become free.
     fn report(&mut self) -> Result<(), LinkError> {
-        let received = self.applier.received();
-        let words = [received.get(), self.applier.applied().lsn.get(), 0, lease_clock_us()];
+        let received = self.received;
+        let words = [received.get(), self.applied.get(), 0, lease_clock_us()];
         let link = &self.upstream.link;
         link.write(region::PROGRESS, progress::RECEIVED, &words)?;
         self.reported = words;

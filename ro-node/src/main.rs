@@ -1,11 +1,12 @@
 //! The read-only node: follows the RW's log in its ring, and answers reads as strong as the RW's own.
 //!
-//! The path of the log: `follow` (ring) → `apply` (gate) → the shard log. The path of a read: `service` → `read` →
+//! The path of the log: `follow` (link) → `intake` (ring) → `apply` (gate) → the shard log. The path of a read: `service` → `read` →
 //! `upstream` (timestamps) → the shard log.
 
 mod config;
 mod attach;
 mod apply;
+mod intake;
 mod upstream;
 mod state;
 mod follow;

@@ -61,6 +61,10 @@ impl State {
     ) -> Result<Response, NoTimestamp> {
         let layout = &upstream.layout;
         let (global, reused) = self.timestamp(upstream, layout.global(), arrival).await?;
+        if self.applied.get() < global {
+            // What is missing has often arrived already, and only waits for the follower to get its turn.
+            upstream.intake.help(self);
+        }
         if self.applied.get() >= global {
             let served = if reused { Served::ReusedGlobal } else { Served::FetchedGlobal };
             return Ok(self.answer(query, served));

@@ -10,6 +10,8 @@ use headwater_timestamp::{Lamport, Layout, Nanos, Stamp};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
+use crate::intake::Intake;
+
 /// Why a timestamp cannot be used.
 #[derive(Debug)]
 pub(crate) enum NoTimestamp {
@@ -35,6 +37,8 @@ pub(crate) struct Upstream {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) epoch: Epoch,
     pub(crate) layout: Layout,
+    /// Where its log comes in.
+    pub(crate) intake: Intake,
     lamports: Box<[Lamport]>,
     lease_us: u64,
     lease_until_us: AtomicU64,
@@ -42,9 +46,16 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(link: Arc<dyn Link>, epoch: Epoch, layout: Layout, lease_us: u64) -> Upstream {
+    pub(crate) fn new(
+        link: Arc<dyn Link>,
+        epoch: Epoch,
+        layout: Layout,
+        lease_us: u64,
+        intake: Intake,
+    ) -> Upstream {
         Upstream {
             link,
+            intake,
             epoch,
             lamports: (0..layout.words()).map(|_| Lamport::new()).collect(),
             layout,

@@ -13,7 +13,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use headwater_protocol::Lsn;
 use headwater_shard_log::{Change, ShardLog};
@@ -84,7 +84,9 @@ impl Commit {
         self.writer.made_visible(&visible);
 
         self.published.store(flushed.get(), Ordering::Release);
-        self.replicas.ring_all();
+        // Meets the fence in `Shipper::ship`.
+        fence(Ordering::SeqCst);
+        self.replicas.publish(flushed);
 
         self.visible.advance(flushed);
         ControlFlow::Continue(())

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use headwater_protocol::Lsn;
-use headwater_protocol::regions::progress;
+use headwater_protocol::regions::{log, progress, region};
 use headwater_protocol::status::ReplicaStatus;
 use headwater_rdma::{Link, Region};
 use parking_lot::{Mutex, RwLock};
@@ -59,9 +59,23 @@ pub(crate) struct Replicas {
 }
 
 impl Replicas {
-    /// Wakes every shipper that sleeps: there is more to write, or to publish.
+    /// Wakes every shipper that sleeps: there is more to write.
     pub(crate) fn ring_all(&self) {
         self.attached.read().iter().for_each(|replica| replica.progress.ring());
+    }
+
+    /// Tells every RO that what ends at `flushed` is durable and visible (S1). Whoever cannot be told without the risk of a wait is told
+    /// by its shipper, which is woken for it.
+    pub(crate) fn publish(&self, flushed: Lsn) {
+        for replica in self.attached.read().iter() {
+            let link = &replica.link;
+            let told = link.never_blocks()
+                && link.write(region::LOG, log::FLUSHED, &[flushed.get()]).is_ok()
+                && link.ring(region::LOG).is_ok();
+            if !told {
+                replica.progress.ring();
+            }
+        }
     }
 
     /// Adds one, in place of an earlier link of the same process, and starts its shipper.

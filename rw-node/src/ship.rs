@@ -1,7 +1,7 @@
 //! Writing the log into one RO's ring (S1, S4): one thread for each RO, so that none waits for another and the RW for none.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use headwater_node::Stop;
@@ -108,6 +108,9 @@ impl Shipper {
                 link.ring(region::LOG)?;
                 written = control;
                 beat = Some(Instant::now());
+                // Meets the fence in `Commit::flushed`: either this finds what was published meanwhile, or the word written
+                // there comes after the older one written here.
+                fence(Ordering::SeqCst);
             }
 
             if stopping {
@@ -116,7 +119,7 @@ impl Shipper {
                     return Ok(());
                 }
             }
-            if !news {
+            if !news && commit.published() == flushed {
                 replica.progress.sleep(seen, self.heartbeat);
             }
         }

@@ -3,13 +3,17 @@ use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use headwater_protocol::regions::region;
-use headwater_protocol::{Epoch, Seqno};
-use headwater_rdma::{Link, LinkError, Read, RegionId, Transport, Why};
+use headwater_protocol::regions::{log, region};
+use headwater_protocol::{Epoch, History, Seqno};
+use headwater_rdma::{Link, LinkError, Read, Region, RegionId, Transport, Why};
 use headwater_shard_log::Change;
 use headwater_timestamp::{Table, Words};
 
+use headwater_wal::Receiver;
+
 use super::*;
+use crate::apply::{Applied, Applier};
+use crate::intake::Intake;
 use crate::upstream::lease_clock_us;
 
 /// A link whose peer's timestamp table is here, and that counts what is read of it.
@@ -37,6 +41,10 @@ impl Link for TableLink {
             return Read::ready(Err(LinkError::Closed { why: Why::Here }));
         }
         Read::ready(Ok((*self.words).as_ref()[word].load(Ordering::SeqCst)))
+    }
+
+    fn never_blocks(&self) -> bool {
+        true
     }
 
     fn closed(&self) -> bool {
@@ -106,7 +114,12 @@ fn table(state: &State, layout: Layout, lease_us: u64) -> Table {
     let words: Words = Arc::new(words);
     let table = Table::new(words.clone(), layout, Epoch::new(1), Lsn::ZERO);
     let link = Arc::new(TableLink { words, closed: AtomicBool::new(false) });
-    state.upstream.send_replace(Some(Arc::new(Upstream::new(link, Epoch::new(1), layout, lease_us))));
+    // Nothing comes in by it: what is applied is the test's to say.
+    let region = Region::create("test", log::RING + 512).unwrap();
+    let receiver = Receiver::new(region.clone(), log::RING, 4096, History::default(), Lsn::ZERO, 0, 16);
+    let intake = Intake::new(region, Epoch::new(1), Applier::new(receiver, Applied::default()));
+    let upstream = Upstream::new(link, Epoch::new(1), layout, lease_us, intake);
+    state.upstream.send_replace(Some(Arc::new(upstream)));
     table
 }
 
