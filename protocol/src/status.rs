@@ -118,7 +118,7 @@ pub struct UpstreamStatus {
     pub why: String,
     /// ms for which it may still read strongly without hearing from the RW.
     pub lease_ms: u64,
-    /// Bytes of flushed log that it has not applied.
+    /// Bytes of log that it knows to be visible on the RW and has not applied.
     pub lag_bytes: u64,
     /// How long ago its state was the RW's, ms at most; none if it never was.
     pub lag_ms: Option<u64>,

@@ -146,6 +146,7 @@ impl Follow {
         {
             let mut about = self.state.about.lock();
             about.cluster_id = Some(welcome.cluster_id);
+            about.epoch = epoch;
             about.rw_address.clone_from(&welcome.address);
             about.why = why;
         }
@@ -160,7 +161,7 @@ impl Follow {
         );
         let lease_us = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX);
         let intake = Intake::new(log_region.clone(), epoch, Applier::new(receiver, applied));
-        let upstream = Arc::new(Upstream::new(link, epoch, layout, lease_us, intake));
+        let upstream = Arc::new(Upstream::new(link, layout, lease_us, intake));
         *shared.region.lock() = Some(log_region.clone());
         self.state.upstream.send_replace(Some(upstream.clone()));
         let mut following = Following {

@@ -122,6 +122,8 @@ impl Ro {
         let upstream = state.upstream.borrow().clone();
         let applied = state.applied.get();
         let flushed = Lsn::new(state.flushed.load(Ordering::Relaxed));
+        // As far as is known here: as published, or as a read has learnt.
+        let visible = upstream.as_ref().map_or(flushed, |upstream| upstream.known().max(flushed));
         let mut status = NodeStatus {
             role: Role::Ro,
             name: self.name.clone(),
@@ -130,7 +132,7 @@ impl Ro {
             cluster_id: about.cluster_id,
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: state.timer.seconds(),
-            epoch: upstream.as_ref().map(|upstream| upstream.epoch).unwrap_or_default(),
+            epoch: about.epoch,
             positions: Positions {
                 flushed: Some(flushed),
                 received: Some(Lsn::new(state.received.load(Ordering::Relaxed))),
@@ -155,7 +157,7 @@ impl Ro {
                     .map_or_else(String::new, |upstream| upstream.link.transport().to_string()),
                 why: about.why,
                 lease_ms: upstream.as_ref().map_or(0, |upstream| upstream.lease_left_us() / 1000),
-                lag_bytes: flushed.since(applied),
+                lag_bytes: visible.since(applied),
                 lag_ms: state.age_us().map(|us| us / 1000),
             }),
         };

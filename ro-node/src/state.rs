@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use headwater_node::{Counters, Timer};
-use headwater_protocol::Lsn;
+use headwater_protocol::{Epoch, Lsn};
 use headwater_shard_log::ShardLog;
 use headwater_timestamp::Position;
 use parking_lot::Mutex;
@@ -34,6 +34,8 @@ pub(crate) struct State {
 #[derive(Clone, Default)]
 pub(crate) struct About {
     pub(crate) cluster_id: Option<Uuid>,
+    /// The epoch of the RW that it last attached to.
+    pub(crate) epoch: Epoch,
     /// Where writes go, as the RW says; as configured before it was met.
     pub(crate) rw_address: String,
     /// Why not by a better transport, or why not attached.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use headwater_protocol::Epoch;
+use headwater_protocol::Lsn;
 use headwater_protocol::regions::region;
 use headwater_rdma::{Link, LinkError};
 use headwater_timestamp::{Lamport, Layout, Nanos, Stamp};
@@ -35,7 +35,6 @@ pub(crate) fn lease_clock_us() -> u64 {
 ///   anything before the lease's end, so at that moment this RW's table was the truth (E3).
 pub(crate) struct Upstream {
     pub(crate) link: Arc<dyn Link>,
-    pub(crate) epoch: Epoch,
     pub(crate) layout: Layout,
     /// Where its log comes in.
     pub(crate) intake: Intake,
@@ -46,17 +45,10 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(
-        link: Arc<dyn Link>,
-        epoch: Epoch,
-        layout: Layout,
-        lease_us: u64,
-        intake: Intake,
-    ) -> Upstream {
+    pub(crate) fn new(link: Arc<dyn Link>, layout: Layout, lease_us: u64, intake: Intake) -> Upstream {
         Upstream {
             link,
             intake,
-            epoch,
             lamports: (0..layout.words()).map(|_| Lamport::new()).collect(),
             layout,
             lease_us,
@@ -90,6 +82,11 @@ impl Upstream {
         if self.lease_left_us() == 0 {
             renewal.await;
         }
+    }
+
+    /// The newest LSN that reads have learnt to be visible on the RW.
+    pub(crate) fn known(&self) -> Lsn {
+        self.lamports[self.layout.global()].cached().map(|stamp| stamp.lsn).unwrap_or_default()
     }
 
     /// The timestamp in `word`, by a fetch sent at or after `arrival` (R1), and whether it was somebody else's.

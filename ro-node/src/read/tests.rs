@@ -118,7 +118,7 @@ fn table(state: &State, layout: Layout, lease_us: u64) -> Table {
     let region = Region::create("test", log::RING + 512).unwrap();
     let receiver = Receiver::new(region.clone(), log::RING, 4096, History::default(), Lsn::ZERO, 0, 16);
     let intake = Intake::new(region, Epoch::new(1), Applier::new(receiver, Applied::default()));
-    let upstream = Upstream::new(link, Epoch::new(1), layout, lease_us, intake);
+    let upstream = Upstream::new(link, layout, lease_us, intake);
     state.upstream.send_replace(Some(Arc::new(upstream)));
     table
 }
