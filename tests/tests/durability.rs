@@ -35,7 +35,7 @@ fn assert_part_of(theirs: &Snapshot, ours: &Snapshot) {
     }
 }
 
-/// W3, W4, W7, S3, R5, E2, E3: under load and with strong reads on both ROs throughout.
+/// W3, W4, W7, S3, R5, E2, E3: under load and with strong reads on all nodes throughout.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_again_and_again_the_rw_loses_nothing_and_nobody_sees_what_is_lost() {
     let mut cluster = Cluster::start(&[("lease", "50ms")], &["shm", "tcp"]).await;
@@ -43,8 +43,8 @@ async fn killed_again_and_again_the_rw_loses_nothing_and_nobody_sees_what_is_los
     for _ in 0..4 {
         load.writer(&cluster.rw, 300).await;
     }
-    for ro in &cluster.ros {
-        load.reader(ro).await;
+    for node in cluster.nodes() {
+        load.reader(node).await;
     }
     for round in 1..=ROUNDS {
         work(load.progress(), 40, 20).await;

@@ -13,6 +13,7 @@ use headwater_tests::cluster::{Cluster, Node, PATIENCE, assert_behind, eventuall
 use headwater_tests::load::{Load, Progress};
 use headwater_tests::proxy::{Mode, Proxy};
 use headwater_tests::snapshot::snapshot;
+use tokio::task::JoinSet;
 
 /// For reads that are to be refused.
 const SOON: Duration = Duration::from_millis(500);
@@ -244,5 +245,37 @@ async fn an_ro_that_does_not_know_of_the_rws_end_serves_nothing_from_before_it()
     assert!(counts.strong_reads > 100, "{counts:?}");
     for ro in &cluster.ros {
         assert_equal(&cluster.rw, ro).await;
+    }
+}
+
+/// E3, R6: an RO sleeps through the RW's end. When it wakes, the old timestamps are still in its reach, and whether it
+/// looks at them before it notices is a matter of luck: so by then its lease must have run out, and the next RW must have
+/// waited for that before it took a write.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ro_that_slept_through_the_rws_end_serves_nothing_from_before_it() {
+    let mut cluster = Cluster::start(&[("lease", "300ms")], &["shm", "tcp"]).await;
+    let mut head = append(&cluster.rw.connect().await, None, 100).await;
+    for _ in 0..5 {
+        let mut connections = Vec::new();
+        for ro in &cluster.ros {
+            strong_head(&ro.connect().await, PATIENCE).await.unwrap();
+            for _ in 0..8 {
+                connections.push(ro.connect().await);
+            }
+        }
+        cluster.ros.iter().for_each(Node::pause);
+        cluster.rw.kill();
+        cluster.rw.start().await;
+        head = append(&cluster.rw.connect().await, Some(head), 100).await;
+        // Asked while it sleeps, so that the first thing it does is to answer.
+        let mut reads = JoinSet::new();
+        for connection in connections {
+            reads.spawn(async move { strong_head(&connection, PATIENCE).await });
+        }
+        cluster.ros.iter().for_each(Node::resume);
+        while let Some(read) = reads.join_next().await {
+            assert_eq!(read.unwrap().unwrap(), Some(head), "a read sent after the acknowledgement");
+        }
+        cluster.all_attached().await;
     }
 }
