@@ -207,6 +207,10 @@ impl Client {
             let mut error = self.no_rw();
             for (at, node) in readers.iter().enumerate() {
                 let left = expires.saturating_duration_since(Instant::now());
+                if at > 0 && left.is_zero() {
+                    // What the ones before said tells more than that there was no time to ask this one.
+                    break;
+                }
                 let is_last = at + 1 == readers.len();
                 let attempt_expires = Instant::now() + if is_last { left } else { left / 2 };
                 let mut result = node.perform(operation(consistency), attempt_expires).await;
