@@ -22,6 +22,8 @@ pub struct Call {
 pub enum Answer {
     /// At once.
     Now(Response),
+    /// After everything that is ready now has had its turn: then what has arrived by then shares what it needs.
+    AfterTurn(Box<dyn FnOnce() -> Answer + Send>),
     /// When something has happened; by its deadline at the latest.
     Later(BoxFuture<'static, Response>),
     /// Many times, until the stream ends.

@@ -72,6 +72,8 @@ struct Session<S> {
     pending: FuturesUnordered<Pending>,
     watches: HashMap<u64, AbortHandle>,
     out: Outgoing,
+    /// What goes on after a turn of the scheduler.
+    after_turn: Vec<(u64, Box<dyn FnOnce() -> Answer + Send>)>,
     /// Bytes still to come of a frame that was refused for its length.
     pass_over: usize,
     /// The node stops: what comes now is refused.
@@ -91,6 +93,7 @@ pub(crate) async fn run<S: Service>(
         pending: FuturesUnordered::new(),
         watches: HashMap::new(),
         out: Outgoing::default(),
+        after_turn: Vec::new(),
         pass_over: 0,
         stopping: false,
     };
@@ -106,6 +109,12 @@ pub(crate) async fn run<S: Service>(
 
     loop {
         session.take(&mut input, arrival)?;
+        if !session.after_turn.is_empty() {
+            tokio::task::yield_now().await;
+            for (id, next) in std::mem::take(&mut session.after_turn) {
+                session.take_answer(id, next());
+            }
+        }
         let served = session.pending.is_empty() && !session.out.has_remaining();
         let room = session.has_room();
         tokio::select! {
@@ -220,8 +229,14 @@ impl<S: Service> Session<S> {
             0 => self.limits.deadline,
             ms => Duration::from_millis(ms.into()),
         };
-        match self.service.call(Call { request, arrival, deadline: arrival + patience }) {
+        let answer = self.service.call(Call { request, arrival, deadline: arrival + patience });
+        self.take_answer(id, answer);
+    }
+
+    fn take_answer(&mut self, id: u64, answer: Answer) {
+        match answer {
             Answer::Now(response) => self.answer(id, &response),
+            Answer::AfterTurn(next) => self.after_turn.push((id, next)),
             Answer::Later(response) => self.pending.push(Pending::Answer(id, response)),
             Answer::Many(responses) => {
                 let (handle, registration) = AbortHandle::new_pair();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use headwater_node::Query;
 use headwater_protocol::response::Response;
@@ -20,6 +21,18 @@ use crate::upstream::{NoTimestamp, Upstream};
 const PAGES_MAX: u64 = 16;
 
 impl State {
+    /// Answers `query` as of `arrival` or later if that takes no waiting: the first level suffices, by a timestamp that is here or
+    /// comes at once.
+    pub(crate) fn strong_at_once(&self, query: &Query, arrival: Nanos) -> Option<Response> {
+        let upstream = self.upstream.borrow().clone()?;
+        if !upstream.has_global_at_once(arrival) {
+            return None;
+        }
+        let response = self.by_global(&upstream, query, arrival).now_or_never()?.ok()?.ok()?;
+        self.counters.strong_reads.fetch_add(1, Ordering::Relaxed);
+        Some(response)
+    }
+
     /// Answers `query` as of `arrival` or later. Waits as long as it takes; the caller bounds it.
     pub(crate) async fn strong(&self, query: &Query, arrival: Nanos) -> Response {
         let mut upstreams = self.upstream.subscribe();
@@ -60,15 +73,10 @@ impl State {
         arrival: Nanos,
     ) -> Result<Response, NoTimestamp> {
         let layout = &upstream.layout;
-        let (global, reused) = self.timestamp(upstream, layout.global(), arrival).await?;
-        if self.applied.get() < global {
-            // What is missing has often arrived already, and only waits for the follower to get its turn.
-            upstream.intake.help(self);
-        }
-        if self.applied.get() >= global {
-            let served = if reused { Served::ReusedGlobal } else { Served::FetchedGlobal };
-            return Ok(self.answer(query, served));
-        }
+        let global = match self.by_global(upstream, query, arrival).await? {
+            Ok(response) => return Ok(response),
+            Err(global) => global,
+        };
         let Some(shard) = query.shard() else {
             self.applied.reached(global).await;
             return Ok(self.answer(query, Served::Waited));
@@ -79,6 +87,25 @@ impl State {
         }
         // Either of them suffices, so the smaller one.
         self.by_page(upstream, query, shard, arrival, global.min(slot)).await
+    }
+
+    /// The first level: the answer, or the global timestamp that the state has not reached.
+    async fn by_global(
+        &self,
+        upstream: &Upstream,
+        query: &Query,
+        arrival: Nanos,
+    ) -> Result<Result<Response, Lsn>, NoTimestamp> {
+        let (global, reused) = self.timestamp(upstream, upstream.layout.global(), arrival).await?;
+        if self.applied.get() < global {
+            // What is missing has often arrived already, and only waits for the follower to get its turn.
+            upstream.intake.help(self);
+        }
+        if self.applied.get() < global {
+            return Ok(Err(global));
+        }
+        let served = if reused { Served::ReusedGlobal } else { Served::FetchedGlobal };
+        Ok(Ok(self.answer(query, served)))
     }
 
     /// The third level. `any` is an LSN that suffices whatever the read touches.

@@ -84,13 +84,22 @@ impl Ro {
             // A read that may be so old is a strong one that arrived so much earlier.
             Consistency::Bounded(age) => {
                 let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-                let arrived = Nanos(arrived.saturating_sub(age));
-                self.later(deadline, async move { state.strong(&query, arrived).await })
+                self.strong(query, Nanos(arrived.saturating_sub(age)), deadline)
             }
-            Consistency::Strong | Consistency::Eventual => {
-                self.later(deadline, async move { state.strong(&query, Nanos(arrived)).await })
-            }
+            Consistency::Strong | Consistency::Eventual => self.strong(query, Nanos(arrived), deadline),
         }
+    }
+
+    /// A strong read gives way once before it asks: what else has arrived is then served by the same timestamp.
+    fn strong(self: &Arc<Self>, query: Query, arrival: Nanos, deadline: Instant) -> Answer {
+        let ro = self.clone();
+        Answer::AfterTurn(Box::new(move || match ro.state.strong_at_once(&query, arrival) {
+            Some(response) => Answer::Now(response),
+            None => {
+                let state = ro.state.clone();
+                ro.later(deadline, async move { state.strong(&query, arrival).await })
+            }
+        }))
     }
 
     /// Waits for `answer`, at most until `deadline`; then says what it waited for.
@@ -101,9 +110,6 @@ impl Ro {
     ) -> Answer {
         let state = self.state.clone();
         let bounded = async move {
-            // What else has arrived is read first: one timestamp then serves it all. A reader that finds it here already
-            // costs no timer either.
-            tokio::task::yield_now().await;
             match tokio::time::timeout_at(deadline.into(), answer).await {
                 Ok(response) => response,
                 Err(_) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headwater_protocol::Lsn;
 use headwater_protocol::regions::region;
-use headwater_rdma::{Link, LinkError};
+use headwater_rdma::{Link, LinkError, Transport};
 use headwater_timestamp::{Lamport, Layout, Nanos, Stamp};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
@@ -87,6 +87,12 @@ impl Upstream {
     /// The newest LSN that reads have learnt to be visible on the RW.
     pub(crate) fn known(&self) -> Lsn {
         self.lamports[self.layout.global()].cached().map(|stamp| stamp.lsn).unwrap_or_default()
+    }
+
+    /// Whether the global timestamp for a read that arrived then is to be had without waiting: it is here, or a fetch is a load.
+    pub(crate) fn has_global_at_once(&self, arrival: Nanos) -> bool {
+        self.link.transport() == Transport::Shm
+            || self.lamports[self.layout.global()].cached().is_some_and(|stamp| stamp.sent_at >= arrival)
     }
 
     /// The timestamp in `word`, by a fetch sent at or after `arrival` (R1), and whether it was somebody else's.

@@ -189,6 +189,23 @@ async fn r3_the_first_level_that_suffices_serves() {
     assert_eq!(served(&response), Served::Waited);
 }
 
+#[test]
+fn r3_a_read_that_need_not_wait_does_not() {
+    let pair = Pair::new(LAYOUT);
+    pair.written("a", 3);
+    let at_once = |arrival| pair.state.strong_at_once(&head("a"), arrival).as_ref().map(served);
+    let now = pair.now();
+    assert_eq!(at_once(now), Some(Served::FetchedGlobal));
+    assert_eq!(at_once(now), Some(Served::ReusedGlobal));
+    // Anything that is not applied here is for the other levels, which may wait.
+    let appended = pair.append("b", 0, 200);
+    assert_eq!(at_once(pair.now()), None);
+    pair.apply(appended, 200);
+    assert!(at_once(pair.now()).is_some());
+    pair.upstream().link.close();
+    assert_eq!(at_once(pair.now()), None);
+}
+
 #[tokio::test]
 async fn r3_pages_that_a_moved_range_newly_touches_are_checked() {
     let pair = Pair::new(LAYOUT);
