@@ -279,3 +279,49 @@ async fn an_ro_that_slept_through_the_rws_end_serves_nothing_from_before_it() {
         cluster.all_attached().await;
     }
 }
+
+/// E3: the RW stands still, and another takes its place with a copy of its log. The ROs of the first cannot know, and still
+/// have their right: the second takes no write before they have lost it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_rw_in_anothers_place_takes_no_write_while_an_ro_may_still_read_for_the_first() {
+    let cluster = Cluster::start(&[("lease", "2s")], &["shm", "tcp"]).await;
+    let head = append(&cluster.rw.connect().await, None, 100).await;
+    for ro in &cluster.ros {
+        assert_eq!(strong_head(&ro.connect().await, PATIENCE).await.unwrap(), Some(head));
+    }
+    cluster.rw.pause();
+    let mut second = Node::rw(cluster.dir.path(), "second");
+    second.set("lease", "2s");
+    std::fs::create_dir(second.data_dir()).unwrap();
+    for file in std::fs::read_dir(cluster.rw.data_dir()).unwrap().map(|file| file.unwrap()) {
+        if file.file_type().unwrap().is_file() {
+            std::fs::copy(file.path(), second.data_dir().join(file.file_name())).unwrap();
+        }
+    }
+    second.start().await;
+    append(&second.connect().await, Some(head), 100).await;
+    for ro in &cluster.ros {
+        let connection = ro.connect().await;
+        assert_behind(|| strong_head(&connection, SOON)).await;
+    }
+}
+
+/// R5: what a restarted RW has read back counts as much as what it wrote itself, and an RO that is still fetching it has
+/// nothing to say.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ro_that_begins_with_a_restarted_rw_shows_all_of_its_log_or_waits() {
+    let mut cluster = Cluster::start(&[("ring-bytes", "64KiB")], &[]).await;
+    let rw = cluster.rw.connect().await;
+    let mut head = None;
+    for _ in 0..200 {
+        head = Some(append(&rw, head, 16_000).await);
+    }
+    cluster.rw.kill();
+    cluster.rw.start().await;
+    for transport in ["shm", "tcp"] {
+        let mut ro = Node::ro(cluster.dir.path(), transport, cluster.rw.address(), transport);
+        ro.start().await;
+        // Answered as soon as it has the right to, and no sooner than it has the log.
+        assert_eq!(strong_head(&ro.connect().await, PATIENCE).await.unwrap(), head, "on {transport}");
+    }
+}
