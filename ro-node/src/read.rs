@@ -86,7 +86,9 @@ impl State {
             return Ok(self.answer(query, Served::Shard));
         }
         // Either of them suffices, so the smaller one.
-        self.by_page(upstream, query, shard, arrival, global.min(slot)).await
+        let by_page = self.by_page(upstream, query, shard, arrival, global.min(slot));
+        // On the heap, as few reads come here and all would carry its room.
+        Box::pin(by_page).await
     }
 
     /// The first level: the answer, or the global timestamp that the state has not reached.
