@@ -1,6 +1,6 @@
 //! One client's connection: requests in, answers out, many in flight, one task.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ struct Session<S> {
     watches: HashMap<u64, AbortHandle>,
     out: Outgoing,
     /// What goes on after a turn of the scheduler.
-    after_turn: Vec<(u64, Box<dyn FnOnce() -> Answer + Send>)>,
+    after_turn: VecDeque<(u64, Box<dyn FnOnce() -> Answer + Send>)>,
     /// Bytes still to come of a frame that was refused for its length.
     pass_over: usize,
     /// The node stops: what comes now is refused.
@@ -93,7 +93,7 @@ pub(crate) async fn run<S: Service>(
         pending: FuturesUnordered::new(),
         watches: HashMap::new(),
         out: Outgoing::default(),
-        after_turn: Vec::new(),
+        after_turn: VecDeque::new(),
         pass_over: 0,
         stopping: false,
     };
@@ -109,13 +109,15 @@ pub(crate) async fn run<S: Service>(
 
     loop {
         session.take(&mut input, arrival)?;
-        if !session.after_turn.is_empty() {
+        if session.has_room() && !session.after_turn.is_empty() {
             tokio::task::yield_now().await;
-            for (id, next) in std::mem::take(&mut session.after_turn) {
+            while session.has_room()
+                && let Some((id, next)) = session.after_turn.pop_front()
+            {
                 session.take_answer(id, next());
             }
         }
-        let served = session.pending.is_empty() && !session.out.has_remaining();
+        let served = session.in_flight() == 0 && !session.out.has_remaining();
         let room = session.has_room();
         tokio::select! {
             biased;
@@ -134,7 +136,7 @@ pub(crate) async fn run<S: Service>(
                 }
             }
             read = read_some(&mut reader, &mut input),
-                if room && session.pending.len() < IN_FLIGHT_MAX =>
+                if room && session.in_flight() < IN_FLIGHT_MAX =>
             {
                 if read? == 0 {
                     return Ok(());
@@ -186,10 +188,15 @@ impl<S: Service> Session<S> {
         self.out.remaining() < OUT_BYTES_MAX
     }
 
+    /// Requests that are taken and not answered.
+    fn in_flight(&self) -> usize {
+        self.pending.len() + self.after_turn.len()
+    }
+
     /// Takes whole requests off `input`, as long as there is room for their answers.
     fn take(&mut self, input: &mut BytesMut, arrival: Instant) -> io::Result<()> {
         let frame_bytes_max = self.limits.frame_bytes_max;
-        while self.has_room() && self.pending.len() < IN_FLIGHT_MAX {
+        while self.has_room() && self.in_flight() < IN_FLIGHT_MAX {
             let passed = self.pass_over.min(input.len());
             input.advance(passed);
             self.pass_over -= passed;
@@ -236,7 +243,7 @@ impl<S: Service> Session<S> {
     fn take_answer(&mut self, id: u64, answer: Answer) {
         match answer {
             Answer::Now(response) => self.answer(id, &response),
-            Answer::AfterTurn(next) => self.after_turn.push((id, next)),
+            Answer::AfterTurn(next) => self.after_turn.push_back((id, next)),
             Answer::Later(response) => self.pending.push(Pending::Answer(id, response)),
             Answer::Many(responses) => {
                 let (handle, registration) = AbortHandle::new_pair();
