@@ -111,10 +111,17 @@ pub(crate) async fn run<S: Service>(
         session.take(&mut input, arrival)?;
         if session.has_room() && !session.after_turn.is_empty() {
             tokio::task::yield_now().await;
-            while session.has_room()
-                && let Some((id, next)) = session.after_turn.pop_front()
-            {
-                session.take_answer(id, next());
+            // What wants another turn comes again in the next round.
+            for _ in 0..session.after_turn.len() {
+                if let Some((id, next)) = session.after_turn.pop_front() {
+                    session.take_answer(id, next());
+                }
+                if !session.has_room() {
+                    break;
+                }
+            }
+            if session.has_room() && !session.after_turn.is_empty() {
+                continue;
             }
         }
         let served = session.in_flight() == 0 && !session.out.has_remaining();

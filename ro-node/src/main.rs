@@ -9,6 +9,7 @@ mod apply;
 mod intake;
 mod upstream;
 mod state;
+mod gather;
 mod follow;
 mod read;
 mod service;

@@ -15,6 +15,7 @@ use headwater_protocol::{Consistency, Error, Lsn, Served};
 use headwater_timestamp::Nanos;
 use tracing::debug;
 
+use crate::gather::Gathered;
 use crate::state::State;
 
 /// The RO as its clients see it.
@@ -90,14 +91,31 @@ impl Ro {
         }
     }
 
-    /// A strong read gives way once before it asks: what else has arrived is then served by the same timestamp.
     fn strong(self: &Arc<Self>, query: Query, arrival: Nanos, deadline: Instant) -> Answer {
-        let ro = self.clone();
-        Answer::AfterTurn(Box::new(move || match ro.state.strong_at_once(&query, arrival) {
-            Some(response) => Answer::Now(response),
-            None => {
-                let state = ro.state.clone();
-                ro.later(deadline, async move { state.strong(&query, arrival).await })
+        let gathered = Gathered::join(&self.state);
+        self.clone().after_turn(query, arrival, deadline, gathered)
+    }
+
+    /// A strong read gives way before it asks: what else has arrived meanwhile is then served by the same timestamp. Where a fetch
+    /// takes no time of its own, in which others could gather, it gives way again while more come.
+    fn after_turn(
+        self: Arc<Self>,
+        query: Query,
+        arrival: Nanos,
+        deadline: Instant,
+        mut gathered: Gathered,
+    ) -> Answer {
+        Answer::AfterTurn(Box::new(move || {
+            if self.state.gathers_on(arrival, &mut gathered) {
+                return self.after_turn(query, arrival, deadline, gathered);
+            }
+            drop(gathered);
+            match self.state.strong_at_once(&query, arrival) {
+                Some(response) => Answer::Now(response),
+                None => {
+                    let state = self.state.clone();
+                    self.later(deadline, async move { state.strong(&query, arrival).await })
+                }
             }
         }))
     }

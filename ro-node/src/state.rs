@@ -26,6 +26,8 @@ pub(crate) struct State {
     /// The RW while the RO is attached to it.
     pub(crate) upstream: watch::Sender<Option<Arc<Upstream>>>,
     pub(crate) about: Mutex<About>,
+    /// Strong reads that give way before they ask.
+    pub(crate) gathering: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) timer: Timer,
 }
@@ -53,6 +55,7 @@ impl State {
             fresh_as_of_us: AtomicU64::new(0),
             upstream: watch::Sender::new(None),
             about: Mutex::new(About { rw_address, why: "not attached yet".into(), ..About::default() }),
+            gathering: AtomicU64::new(0),
             counters: Counters::default(),
             timer: Timer::start(),
         }

@@ -91,8 +91,17 @@ impl Upstream {
 
     /// Whether the global timestamp for a read that arrived then is to be had without waiting: it is here, or a fetch is a load.
     pub(crate) fn has_global_at_once(&self, arrival: Nanos) -> bool {
+        self.reads_at_once() || self.has_global(arrival)
+    }
+
+    /// Whether a fetch is a load and takes no time of its own.
+    pub(crate) fn reads_at_once(&self) -> bool {
         self.link.transport() == Transport::Shm
-            || self.lamports[self.layout.global()].cached().is_some_and(|stamp| stamp.sent_at >= arrival)
+    }
+
+    /// Whether a global timestamp is here that will do for a read that arrived then.
+    pub(crate) fn has_global(&self, arrival: Nanos) -> bool {
+        self.lamports[self.layout.global()].cached().is_some_and(|stamp| stamp.sent_at >= arrival)
     }
 
     /// The timestamp in `word`, by a fetch sent at or after `arrival` (R1), and whether it was somebody else's.
