@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,9 @@ use crate::commit::Commit;
 use crate::replicas::Replica;
 use crate::ship::Shipper;
 
+/// Conversations at once.
+const CONVERSING_MAX: usize = 64;
+
 /// Everything an attaching RO is told or connected to.
 pub(crate) struct Attacher {
     pub(crate) welcome: Welcome,
@@ -37,6 +40,8 @@ pub(crate) struct Attacher {
     pub(crate) closing: Stop,
     /// Links of tcp that wait for their second connection.
     pub(crate) joining: Mutex<HashMap<Uuid, SyncSender<TcpStream>>>,
+    /// Conversations under way.
+    pub(crate) conversing: AtomicUsize,
 }
 
 /// Why an RO is not attached.
@@ -98,15 +103,22 @@ impl Write for Stream {
 }
 
 impl Attacher {
-    /// Holds the conversation on a thread of its own.
+    /// Holds the conversation on a thread of its own; each of its steps is bounded in time, and so is how many there are.
     pub(crate) fn spawn(self: &Arc<Self>, stream: Stream) {
+        if self.conversing.fetch_add(1, Ordering::Relaxed) >= CONVERSING_MAX {
+            self.conversing.fetch_sub(1, Ordering::Relaxed);
+            warn!("{CONVERSING_MAX} ROs are attaching at once; one more is turned away");
+            return;
+        }
         let attacher = self.clone();
         let spawned = std::thread::Builder::new().name("attach".into()).spawn(move || {
             if let Err(error) = attacher.converse(stream) {
                 warn!(%error, "an RO is not attached");
             }
+            attacher.conversing.fetch_sub(1, Ordering::Relaxed);
         });
         if let Err(error) = spawned {
+            self.conversing.fetch_sub(1, Ordering::Relaxed);
             warn!(%error, "no thread for an RO that wants to attach");
         }
     }

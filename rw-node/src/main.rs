@@ -164,6 +164,7 @@ fn run(config: Config) -> Result<(), StartError> {
         stop: stop.clone(),
         closing: closing.clone(),
         joining: Default::default(),
+        conversing: Default::default(),
     });
     let host_door = host_listener.map(|listener| {
         let attacher = attacher.clone();
