@@ -27,6 +27,8 @@ use crate::upstream::{Upstream, lease_clock_us};
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a record the thread looks again this many times, giving way each time, before it sleeps.
 const LOOKS: u32 = 64;
+/// The RW hears of the room in the ring at the latest when one in so many parts of it has become free.
+const ROOM_PARTS: u64 = 4;
 /// How often an RO on tcp tries whether shared memory has come to be possible.
 const BETTER_RETRY: Duration = Duration::from_secs(10);
 
@@ -273,7 +275,9 @@ impl Following<'_> {
         self.upstream.renew(stepped.echo_us);
         (self.received, self.applied) = (stepped.received, stepped.applied);
         let due = self.beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
-        if due || self.received.get() != self.reported[0] || self.applied.get() != self.reported[1] {
+        // What is only received is worth a word when it makes room in the ring.
+        let makes_room = self.received.get().saturating_sub(self.reported[0]) >= self.ring_bytes / ROOM_PARTS;
+        if due || makes_room || self.applied.get() != self.reported[1] {
             self.report()?;
         }
         Ok(stepped.moved)
@@ -287,7 +291,7 @@ impl Following<'_> {
         link.write(region::PROGRESS, progress::RECEIVED, &words)?;
         self.reported = words;
         self.beat = Some(Instant::now());
-        if received.since(self.rung_at) >= self.ring_bytes / 4 {
+        if received.since(self.rung_at) >= self.ring_bytes / ROOM_PARTS {
             self.rung_at = received;
             link.ring(region::PROGRESS)?;
         }

@@ -24,7 +24,7 @@ pub(crate) struct Shipper {
     pub(crate) replica: Arc<Replica>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) commit: Arc<Commit>,
-    /// Control words are written at least this often: a quarter of the lease.
+    /// Control words are written at least this often, and the RO's clock is given back so often: a quarter of the lease.
     pub(crate) heartbeat: Duration,
     /// The log has its last record: what is published then is the end.
     pub(crate) closing: Stop,
@@ -103,11 +103,13 @@ impl Shipper {
             let due = beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
             if control != written || due {
                 link.write(region::LOG, log::EPOCH, &control)?;
-                // By a write of its own: who finds this clock also finds a flushed LSN from after it.
-                link.write(region::LOG, log::CLOCK_ECHO, &[clock])?;
+                if due {
+                    // By a write of its own: who finds this clock also finds a flushed LSN from after it.
+                    link.write(region::LOG, log::CLOCK_ECHO, &[clock])?;
+                    beat = Some(Instant::now());
+                }
                 link.ring(region::LOG)?;
                 written = control;
-                beat = Some(Instant::now());
                 // Meets the fence in `Commit::flushed`: either this finds what was published meanwhile, or the word written
                 // there comes after the older one written here.
                 fence(Ordering::SeqCst);
