@@ -20,7 +20,7 @@ use crate::apply::{Applied, Applier, ApplyError};
 use crate::attach::{AttachError, Attached, attach};
 use crate::config::TransportChoice;
 use crate::intake::Intake;
-use crate::state::State;
+use crate::state::{About, State};
 use crate::upstream::{Upstream, lease_clock_us};
 
 /// Between attempts to attach: doubled each time, from the first to the second.
@@ -145,13 +145,7 @@ impl Follow {
             rw = %welcome.address, transport = %link.transport(), %epoch, from = %applied.lsn, %why,
             "attached to the RW"
         );
-        {
-            let mut about = self.state.about.lock();
-            about.cluster_id = Some(welcome.cluster_id);
-            about.epoch = epoch;
-            about.rw_address.clone_from(&welcome.address);
-            about.why = why;
-        }
+        let about = About { cluster_id: Some(welcome.cluster_id), epoch, rw_address: welcome.address, why };
         let receiver = Receiver::new(
             log_region.clone(),
             log::RING,
@@ -165,7 +159,7 @@ impl Follow {
         let intake = Intake::new(log_region.clone(), epoch, Applier::new(receiver, applied));
         let upstream = Arc::new(Upstream::new(link, layout, lease_us, intake));
         *shared.region.lock() = Some(log_region.clone());
-        self.state.upstream.send_replace(Some(upstream.clone()));
+        self.state.turn_to(Some(upstream.clone()), |told| *told = about);
         let mut following = Following {
             state: &self.state,
             upstream: &upstream,
@@ -180,9 +174,7 @@ impl Follow {
         };
         let ended = following.run(shared, better.as_deref());
         let stands = upstream.intake.close();
-        self.state.upstream.send_replace(None);
         *shared.region.lock() = None;
-        upstream.link.close();
         let (why, result) = match ended {
             Ok(end) => (end.to_owned(), Ok(())),
             Err(Lost::Link(error)) => (error.to_string(), Ok(())),
@@ -190,7 +182,8 @@ impl Follow {
             Err(Lost::Apply(error)) => (error.to_string(), Err(error.into())),
         };
         info!(%why, applied = %stands.lsn, "the link with the RW is closed");
-        self.state.about.lock().why = why;
+        self.state.turn_to(None, |told| told.why = why);
+        upstream.link.close();
         (stands, result)
     }
 }

@@ -142,8 +142,10 @@ impl Ro {
 
     fn status(&self) -> Response {
         let state = &self.state;
-        let about = state.about.lock().clone();
-        let upstream = state.upstream.borrow().clone();
+        let (about, upstream) = {
+            let about = state.about.lock();
+            (about.clone(), state.upstream.borrow().clone())
+        };
         let applied = state.applied.get();
         let flushed = Lsn::new(state.flushed.load(Ordering::Relaxed));
         // As far as is known here: as published, or as a read has learnt.
@@ -199,7 +201,8 @@ fn fresh_enough(state: &State, age: Duration) -> bool {
 
 /// Why a read was not served in time.
 fn not_in_time(state: &State) -> String {
-    match &*state.upstream.borrow() {
+    let upstream = state.upstream.borrow().clone();
+    match upstream {
         None => format!("it is not attached to its RW: {}", state.about.lock().why),
         Some(upstream) if upstream.lease_left_us() == 0 => {
             "it has not heard from its RW for longer than its lease, and may not read strongly".into()

@@ -61,6 +61,14 @@ impl State {
         }
     }
 
+    /// Turns to an RW, or away from it, and with that to what `status` tells of it: who finds the one finds the other, if it
+    /// looks at the RW while it holds `about`. Nobody locks `about` while it borrows the RW.
+    pub(crate) fn turn_to(&self, upstream: Option<Arc<Upstream>>, tell: impl FnOnce(&mut About)) {
+        let mut about = self.about.lock();
+        tell(&mut about);
+        self.upstream.send_replace(upstream);
+    }
+
     /// How old the state may be: µs since it was certainly the RW's; none if it never was.
     pub(crate) fn age_us(&self) -> Option<u64> {
         match self.fresh_as_of_us.load(Ordering::Acquire) {
