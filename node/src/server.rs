@@ -46,14 +46,17 @@ pub enum ServerError {
     },
 }
 
-/// A bound listener.
+/// A bound address on which nothing listens yet: whoever connects is refused, and knows at once that the node is not up.
 pub struct Server {
-    listener: TcpListener,
+    socket: TcpSocket,
     address: SocketAddr,
 }
 
+/// A node that listens.
+pub struct Listener(TcpListener);
+
 impl Server {
-    /// Binds `address`. Nothing is accepted before [`Server::run`].
+    /// Binds `address`, so that a wrong one, or one in use, is found out early.
     pub async fn bind(address: &str) -> Result<Server, ServerError> {
         let failed = |source| ServerError::Listen { address: address.to_owned(), source };
         let resolved = tokio::net::lookup_host(address).await.map_err(failed)?.next();
@@ -62,18 +65,26 @@ impl Server {
             let socket = if resolved.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             socket.set_reuseaddr(true)?;
             socket.bind(resolved)?;
-            let listener = socket.listen(BACKLOG)?;
-            let address = listener.local_addr()?;
-            Ok(Server { listener, address })
+            let address = socket.local_addr()?;
+            Ok(Server { socket, address })
         };
         bind().map_err(failed)
     }
 
-    /// Where it listens, the port as the system gave it.
+    /// Where it will listen, the port as the system gave it.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
+    /// Lets clients and ROs connect, from here on. They are served by [`Listener::run`].
+    pub fn listen(self) -> Result<Listener, ServerError> {
+        let Server { socket, address } = self;
+        let failed = |source| ServerError::Listen { address: address.to_string(), source };
+        socket.listen(BACKLOG).map(Listener).map_err(failed)
+    }
+}
+
+impl Listener {
     /// Accepts until `stop`, then waits until every session has answered what was in flight.
     pub async fn run<S: Service>(self, service: Arc<S>, common: &Common, entry_bytes_max: usize, stop: Stop) {
         let limits = Arc::new(Limits {
@@ -89,7 +100,7 @@ impl Server {
                     service.connections(sessions.len() as u64);
                     continue;
                 }
-                accepted = self.listener.accept() => accepted,
+                accepted = self.0.accept() => accepted,
             };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
@@ -111,7 +122,7 @@ impl Server {
             });
             service.connections(sessions.len() as u64);
         }
-        drop(self.listener);
+        drop(self.0);
         let left = sessions.len();
         if left > 0 {
             info!(sessions = left, "waiting for what is in flight");

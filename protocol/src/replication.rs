@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Epoch, History, Lsn};
+use crate::{Epoch, EpochStart, History, Lsn};
 
 /// How long the other side may take for each step of the conversation.
 pub const STEP_MAX: Duration = Duration::from_secs(5);
@@ -121,12 +121,22 @@ pub struct Welcome {
     pub page_slots: u32,
     /// Seqnos of a page.
     pub page_entries: u32,
-    /// How long an RO may read strongly after the clock that the RW last gave back to it, ms (E3, R6).
-    pub lease_ms: u64,
     /// The boot of the RW's host: the same as the RO's where both are on one host.
     pub boot_id: String,
     /// The UNIX socket by which the RO reaches the RW on that host.
     pub shm_socket: Option<String>,
+}
+
+impl Welcome {
+    /// The RW's epoch; none of a peer that makes no sense.
+    pub fn epoch(&self) -> Option<&EpochStart> {
+        self.history.current()
+    }
+
+    /// How long an RO may read strongly after the clock that the RW last gave back to it (E3, R6).
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.epoch().map_or(0, |epoch| epoch.lease_ms))
+    }
 }
 
 /// Why an RO may not attach.

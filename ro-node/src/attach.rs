@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use headwater_protocol::frame::{OPENING_BYTES, REPLICATION, VERSION, opening, read_opening};
 use headwater_protocol::regions::{log, region};
@@ -99,7 +98,7 @@ pub(crate) fn attach(
     let token = take_place(&mut first, address, applied, "tcp", &why)?;
     let mut second = dial(address)?;
     send(&mut second, &ToRw::Join { token }).map_err(AttachError::io(address))?;
-    let silence_max = Duration::from_millis(welcome.lease_ms) * SILENT_LEASES;
+    let silence_max = welcome.lease() * SILENT_LEASES;
     let link = tcp::link(second, first, exports, silence_max).map_err(AttachError::io(address))?;
     Ok(Attached { link, log_region, welcome, why, better })
 }

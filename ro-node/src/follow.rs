@@ -134,13 +134,13 @@ impl Follow {
         shared: &Shared,
     ) -> (Applied, Result<(), FollowError>) {
         let Attached { link, log_region, welcome, why, better } = attached;
-        let lease = Duration::from_millis(welcome.lease_ms);
+        let lease = welcome.lease();
         let layout = Layout {
             shard_slots: welcome.shard_slots,
             page_slots: welcome.page_slots,
             page_entries: welcome.page_entries,
         };
-        let epoch = welcome.history.current().map(|epoch| epoch.epoch).unwrap_or_default();
+        let epoch = welcome.epoch().map(|epoch| epoch.epoch).unwrap_or_default();
         info!(
             rw = %welcome.address, transport = %link.transport(), %epoch, from = %applied.lsn, %why,
             "attached to the RW"

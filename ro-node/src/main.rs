@@ -98,9 +98,10 @@ fn run(config: Config) -> Result<(), RunError> {
     });
 
     let served = runtime.block_on(async {
+        let listener = server.listen()?;
         let sessions = {
             let (common, stop) = (config.common.clone(), stop.clone());
-            tokio::spawn(async move { server.run(service, &common, ENTRY_BYTES_MAX_DEFAULT, stop).await })
+            tokio::spawn(async move { listener.run(service, &common, ENTRY_BYTES_MAX_DEFAULT, stop).await })
         };
         if let Some(path) = &config.common.ready_file {
             write_ready_file(path, &address)?;

@@ -32,7 +32,6 @@ const CONVERSING_MAX: usize = 64;
 /// Everything an attaching RO is told or connected to.
 pub(crate) struct Attacher {
     pub(crate) welcome: Welcome,
-    pub(crate) lease: Duration,
     pub(crate) wal: Arc<Wal>,
     pub(crate) table: Arc<Region>,
     pub(crate) commit: Arc<Commit>,
@@ -162,7 +161,7 @@ impl Attacher {
 
     fn link(&self, mut stream: Stream, exports: Vec<Export>) -> Result<Arc<dyn Link>, AttachError> {
         let token = Uuid::new_v4();
-        let silence_max = self.lease * SILENT_LEASES;
+        let silence_max = self.welcome.lease() * SILENT_LEASES;
         let (sender, receiver) = sync_channel(1);
         self.joining.lock().insert(token, sender);
         let joined =
@@ -212,7 +211,7 @@ impl Attacher {
             replica: replica.clone(),
             wal: self.wal.clone(),
             commit: self.commit.clone(),
-            heartbeat: self.lease / 4,
+            heartbeat: self.welcome.lease() / 4,
             closing: self.closing.clone(),
         };
         self.commit.replicas.add(replica, move || shipper.run(start))

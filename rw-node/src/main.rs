@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use headwater_node::config::{Common, ConfigError, load};
 use headwater_node::{
-    Counters, Server, ServerError, Stop, Timer, init_logging, terminated, write_ready_file,
+    Counters, Listener, Server, ServerError, Stop, Timer, init_logging, terminated, write_ready_file,
 };
 use headwater_protocol::regions::log;
 use headwater_protocol::replication::Welcome;
@@ -101,6 +101,7 @@ fn run(config: Config) -> Result<(), StartError> {
         dir: data_dir.clone(),
         cluster: config.common.cluster.clone(),
         segment_bytes: config.segment_bytes.as_u64(),
+        lease: config.lease,
     };
     let (wal, appender) = Wal::open(options, log_region, log::RING, ring_bytes, &mut |change, lsn| {
         log.apply(change, lsn).map(drop).map_err(|violation| violation.to_string())
@@ -134,7 +135,8 @@ fn run(config: Config) -> Result<(), StartError> {
             .map_err(io_error("cannot start the flusher"))?
     };
 
-    // The doors.
+    // The doors. The log opened when no RO could read strongly under the epoch before any more (E3), so what was
+    // recovered may be shown from here on, and not before.
     let stop = Stop::default();
     let closing = Stop::default();
     let socket = data_dir.join("rw.sock");
@@ -151,13 +153,11 @@ fn run(config: Config) -> Result<(), StartError> {
         shard_slots: layout.shard_slots,
         page_slots: layout.page_slots,
         page_entries: layout.page_entries,
-        lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
         boot_id: boot_id().map_err(io_error("cannot read the host's boot id"))?,
         shm_socket: host_listener.as_ref().map(|_| absolute(&socket)),
     };
     let attacher = Arc::new(Attacher {
         welcome,
-        lease: config.lease,
         wal: wal.clone(),
         table: table_region,
         commit: commit.clone(),
@@ -170,23 +170,18 @@ fn run(config: Config) -> Result<(), StartError> {
         let attacher = attacher.clone();
         std::thread::spawn(move || attach::listen_on_host(listener, &attacher))
     });
-    // A first epoch has no predecessor whom an RO could still believe. A quarter more for clocks that run apart.
-    let has_predecessor = wal.history().0.len() > 1;
-    let writable_from =
-        if has_predecessor { Instant::now() + config.lease + config.lease / 4 } else { Instant::now() };
     let service = Arc::new(Rw {
         commit: commit.clone(),
         wal: wal.clone(),
         attacher,
         counters: Counters::default(),
         timer,
-        writable_from,
     });
 
     runtime.block_on(async {
+        let listener = server.listen()?;
         let sessions =
-            tokio::spawn(serve(server, service, config.common.clone(), entry_bytes_max, stop.clone()));
-        tokio::time::sleep_until(writable_from.into()).await;
+            tokio::spawn(serve(listener, service, config.common.clone(), entry_bytes_max, stop.clone()));
         if let Some(path) = &config.common.ready_file {
             write_ready_file(path, &address)?;
         }
@@ -223,8 +218,8 @@ fn run(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
-async fn serve(server: Server, service: Arc<Rw>, common: Common, entry_bytes_max: usize, stop: Stop) {
-    server.run(service, &common, entry_bytes_max, stop).await;
+async fn serve(listener: Listener, service: Arc<Rw>, common: Common, entry_bytes_max: usize, stop: Stop) {
+    listener.run(service, &common, entry_bytes_max, stop).await;
 }
 
 /// The UNIX socket over which ROs of this host get shared memory; without it they use tcp, and are told why.

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_protocol::{History, Seqno, ShardName};
@@ -24,7 +25,12 @@ impl Rw {
         let dir = tempfile::tempdir().unwrap();
         let ring: Vec<AtomicU64> = (0..RING_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
         let words: Words = Arc::new(ring);
-        let options = WalOptions { dir: dir.path().into(), cluster: "test".into(), segment_bytes: 64 << 10 };
+        let options = WalOptions {
+            dir: dir.path().into(),
+            cluster: "test".into(),
+            segment_bytes: 64 << 10,
+            lease: Duration::ZERO,
+        };
         let (wal, appender) = Wal::open(options, words.clone(), 0, RING_BYTES, &mut |_, _| Ok(())).unwrap();
         let flusher = spawn_flusher(wal.clone(), || {}, |_| {}, |error| panic!("{error}")).unwrap();
         Rw { wal, appender, words, _flusher: flusher, _dir: dir }
