@@ -18,6 +18,6 @@ pub use limits::raise_open_files;
 pub use logging::init_logging;
 pub use read::Query;
 pub use server::{Listener, Server, ServerError, write_ready_file};
-pub use service::{Answer, Call, Service};
+pub use service::{Answer, Call, Next, Service};
 pub use stop::{Stop, terminated};
 pub use watch::watch;

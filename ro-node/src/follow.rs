@@ -276,15 +276,15 @@ impl Following<'_> {
         Ok(stepped.moved)
     }
 
-    /// Writes the progress words (S4); wakes the RW's shipper when a good part of the ring has become free.
+    /// Writes the progress words (S4); wakes the RW's shipper at the first, which it waits for, and when a good part of the ring has become free.
     fn report(&mut self) -> Result<(), LinkError> {
         let received = self.received;
         let words = [received.get(), self.applied.get(), 0, lease_clock_us()];
         let link = &self.upstream.link;
         link.write(region::PROGRESS, progress::RECEIVED, &words)?;
         self.reported = words;
-        self.beat = Some(Instant::now());
-        if received.since(self.rung_at) >= self.ring_bytes / ROOM_PARTS {
+        let first = self.beat.replace(Instant::now()).is_none();
+        if first || received.since(self.rung_at) >= self.ring_bytes / ROOM_PARTS {
             self.rung_at = received;
             link.ring(region::PROGRESS)?;
         }

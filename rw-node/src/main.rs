@@ -203,15 +203,22 @@ fn run(config: Config) -> Result<(), StartError> {
     flusher.stop();
     closing.stop();
     commit.replicas.ring_all();
-    commit.replicas.join();
+    commit.replicas.part();
     if let Some(door) = host_door {
-        // Wakes the listener, which then sees that it is to stop.
-        drop(UnixStream::connect(&socket));
-        if door.join().is_err() {
-            error!("the host's door panicked");
-        }
-        if let Err(error) = std::fs::remove_file(&socket) {
-            warn!(%error, socket = %socket.display(), "cannot remove the socket");
+        // Wakes the listener, which then sees that it is to stop. Where somebody has taken the socket away nothing wakes it: it ends with
+        // the process.
+        match UnixStream::connect(&socket) {
+            Ok(_) => {
+                if door.join().is_err() {
+                    error!("the host's door panicked");
+                }
+                if let Err(error) = std::fs::remove_file(&socket) {
+                    warn!(%error, socket = %socket.display(), "cannot remove the socket");
+                }
+            }
+            Err(error) => {
+                warn!(%error, socket = %socket.display(), "the socket for ROs of this host is gone")
+            }
         }
     }
     info!("stopped");
