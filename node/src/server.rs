@@ -11,19 +11,23 @@ use headwater_protocol::limits::FRAME_BYTES_MAX;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::config::Common;
+use crate::limits::connections_max;
 use crate::session::{self, Limits};
 use crate::{Service, Stop};
 
 /// How long a stranger may take to say which protocol it speaks.
 const OPENING_MAX: Duration = Duration::from_secs(5);
+/// Connections beyond the clients' that may be under way at once: ROs that attach, and whoever has not said yet what it is.
+const OTHERS_MAX: usize = 64;
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: u32 = 4096;
 /// How long accepting rests when the process is out of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a node does not listen.
 #[derive(Debug, Error)]
@@ -91,6 +95,8 @@ impl Listener {
             frame_bytes_max: (entry_bytes_max + 4096).min(FRAME_BYTES_MAX),
             deadline: common.deadline,
         });
+        let clients_max = connections_max(common.connections_max);
+        let clients = Arc::new(Semaphore::new(clients_max));
         let mut sessions = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -110,13 +116,14 @@ impl Listener {
                     continue;
                 }
             };
-            if sessions.len() >= common.connections_max {
-                warn!(%peer, connections_max = common.connections_max, "too many connections: one is turned away");
+            if sessions.len() >= clients_max + OTHERS_MAX {
+                warn!(%peer, clients_max, "too many connections: one is turned away");
                 continue;
             }
-            let (theirs, limits, stop) = (service.clone(), limits.clone(), stop.clone());
+            let (theirs, clients) = (service.clone(), clients.clone());
+            let (limits, stop) = (limits.clone(), stop.clone());
             sessions.spawn(async move {
-                if let Err(error) = greet(stream, theirs, limits, stop).await {
+                if let Err(error) = greet(stream, theirs, clients, limits, stop).await {
                     debug!(%peer, %error, "a connection ended");
                 }
             });
@@ -134,6 +141,7 @@ impl Listener {
 async fn greet<S: Service>(
     mut stream: TcpStream,
     service: Arc<S>,
+    clients: Arc<Semaphore>,
     limits: Arc<Limits>,
     stop: Stop,
 ) -> io::Result<()> {
@@ -147,6 +155,16 @@ async fn greet<S: Service>(
     if protocol != CLIENT && protocol != REPLICATION {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the opening is of no protocol of ours"));
     }
+    // An RO finds its place however many clients there are.
+    let _place = if protocol == CLIENT {
+        let Ok(place) = clients.try_acquire() else {
+            warn!("too many clients: one is turned away");
+            return Ok(());
+        };
+        Some(place)
+    } else {
+        None
+    };
     // Also to another version, so that the peer can say which one it met.
     stream.write_all(&opening(protocol)).await?;
     if version != VERSION {

@@ -14,6 +14,7 @@
 //! the UNIX socket on which they spoke.
 
 use std::io::{self, Read, Write};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -26,6 +27,10 @@ use crate::{Epoch, EpochStart, History, Lsn};
 pub const STEP_MAX: Duration = Duration::from_secs(5);
 /// On a link, a peer that says nothing for this many leases is dead.
 pub const SILENT_LEASES: u32 = 6;
+/// Bytes that a ring can have, a power of two.
+pub const RING_BYTES: RangeInclusive<u64> = 64 << 10..=16 << 30;
+/// How long a lease can be.
+pub const LEASE: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(60);
 /// Bytes of one message at most.
 const MESSAGE_BYTES_MAX: u32 = 4 << 20;
 
@@ -113,8 +118,6 @@ pub struct Welcome {
     pub history: History,
     /// Bytes of the ring, the same on both sides.
     pub ring_bytes: u64,
-    /// Bytes of an entry at most.
-    pub entry_bytes_max: usize,
     /// Slots of the timestamp table for shards.
     pub shard_slots: u32,
     /// Slots of the timestamp table for pages.
@@ -128,6 +131,20 @@ pub struct Welcome {
 }
 
 impl Welcome {
+    /// What in it cannot be, for people; none if it makes sense. The layout of the timestamp table is not looked at.
+    pub fn nonsense(&self) -> Option<String> {
+        let in_order = self.history.0.is_sorted_by(|a, b| a.epoch < b.epoch && a.start < b.start);
+        if self.history.0.is_empty() || !in_order {
+            Some("its history of epochs is none".into())
+        } else if !RING_BYTES.contains(&self.ring_bytes) || !self.ring_bytes.is_power_of_two() {
+            Some(format!("a ring cannot have {} bytes", self.ring_bytes))
+        } else if !LEASE.contains(&self.lease()) {
+            Some(format!("a lease cannot be {:?}", self.lease()))
+        } else {
+            None
+        }
+    }
+
     /// The RW's epoch; none of a peer that makes no sense.
     pub fn epoch(&self) -> Option<&EpochStart> {
         self.history.current()

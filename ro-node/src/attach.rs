@@ -11,6 +11,7 @@ use headwater_protocol::replication::{
     Attach, Hello, Refusal, SILENT_LEASES, STEP_MAX, ToRo, ToRw, Welcome, receive, send,
 };
 use headwater_rdma::{Access, Export, Link, LinkError, Region, RegionError, shm, tcp};
+use headwater_timestamp::Layout;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -30,6 +31,8 @@ pub(crate) enum AttachError {
     Refused { address: String, refusal: Refusal, message: String },
     #[error("{address} says something else than was asked")]
     Unexpected { address: String },
+    #[error("{address} offers what cannot be: {what}")]
+    Nonsense { address: String, what: String },
     #[error("no link with {address}: {source}")]
     Link { address: String, source: LinkError },
     #[error("shared memory: {0}")]
@@ -47,7 +50,10 @@ impl AttachError {
     pub(crate) fn is_final(&self) -> bool {
         match self {
             AttachError::Refused { refusal, .. } => !refusal.is_transient(),
-            AttachError::NotHeadwater { .. } | AttachError::Version { .. } | AttachError::NoShm(_) => true,
+            AttachError::NotHeadwater { .. }
+            | AttachError::Version { .. }
+            | AttachError::Nonsense { .. }
+            | AttachError::NoShm(_) => true,
             _ => false,
         }
     }
@@ -116,8 +122,17 @@ fn attach_shm(socket: &str, hello: &Hello, applied: Applied) -> Result<Attached,
     Ok(Attached { link, log_region, welcome, why: String::new(), better: None })
 }
 
+/// How the RW's timestamp table is laid out.
+pub(crate) fn layout(welcome: &Welcome) -> Layout {
+    Layout {
+        shard_slots: welcome.shard_slots,
+        page_slots: welcome.page_slots,
+        page_entries: welcome.page_entries,
+    }
+}
+
 fn own_region(welcome: &Welcome) -> Result<(Arc<Region>, Vec<Export>), AttachError> {
-    let words = log::RING + usize::try_from(welcome.ring_bytes / 8).unwrap_or(usize::MAX / 16);
+    let words = log::RING + (welcome.ring_bytes / 8) as usize;
     let log_region = Region::create("headwater-ring", words)?;
     let export = Export { id: region::LOG, region: log_region.clone(), access: Access::Write };
     Ok((log_region, vec![export]))
@@ -160,7 +175,13 @@ fn open(mut stream: TcpStream, address: &str) -> Result<TcpStream, AttachError> 
 
 fn greet(stream: &mut (impl Read + Write), address: &str, hello: &Hello) -> Result<Welcome, AttachError> {
     match ask(stream, address, &ToRw::Hello(hello.clone()))? {
-        ToRo::Welcome(welcome) => Ok(*welcome),
+        ToRo::Welcome(welcome) => {
+            let layout = layout(&welcome).validate().err().map(|error| error.to_string());
+            match welcome.nonsense().or(layout) {
+                None => Ok(*welcome),
+                Some(what) => Err(AttachError::Nonsense { address: address.to_owned(), what }),
+            }
+        }
         _ => Err(AttachError::Unexpected { address: address.to_owned() }),
     }
 }

@@ -10,20 +10,20 @@ use headwater_protocol::Lsn;
 use headwater_protocol::regions::{log, progress, region, state};
 use headwater_protocol::replication::Hello;
 use headwater_rdma::{LinkError, Region};
-use headwater_timestamp::Layout;
 use headwater_wal::Receiver;
 use parking_lot::Mutex;
 use thiserror::Error;
 use tracing::{error, info, warn};
+use uuid::Uuid;
 
 use crate::apply::{Applied, Applier, ApplyError};
-use crate::attach::{AttachError, Attached, attach};
+use crate::attach::{AttachError, Attached, attach, layout};
 use crate::config::TransportChoice;
 use crate::intake::Intake;
 use crate::state::{About, State};
 use crate::upstream::{Upstream, lease_clock_us};
 
-/// Between attempts to attach: doubled each time, from the first to the second.
+/// Between attempts to attach: doubled each time, from the first to the second, less what [`jitter`] takes.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a record the thread looks again this many times, giving way each time, before it sleeps.
 const LOOKS: u32 = 64;
@@ -118,7 +118,7 @@ impl Follow {
                         self.state.about.lock().why.clone_from(&text);
                         said = text;
                     }
-                    std::thread::park_timeout(retry);
+                    std::thread::park_timeout(retry.mul_f64(jitter()));
                     retry = (retry * 2).min(RETRY.1);
                 }
             }
@@ -135,11 +135,7 @@ impl Follow {
     ) -> (Applied, Result<(), FollowError>) {
         let Attached { link, log_region, welcome, why, better } = attached;
         let lease = welcome.lease();
-        let layout = Layout {
-            shard_slots: welcome.shard_slots,
-            page_slots: welcome.page_slots,
-            page_entries: welcome.page_entries,
-        };
+        let layout = layout(&welcome);
         let epoch = welcome.epoch().map(|epoch| epoch.epoch).unwrap_or_default();
         info!(
             rw = %welcome.address, transport = %link.transport(), %epoch, from = %applied.lsn, %why,
@@ -153,7 +149,6 @@ impl Follow {
             welcome.history,
             applied.lsn,
             applied.chain,
-            welcome.entry_bytes_max,
         );
         let lease_us = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX);
         let intake = Intake::new(log_region.clone(), epoch, Applier::new(receiver, applied));
@@ -186,6 +181,11 @@ impl Follow {
         upstream.link.close();
         (stands, result)
     }
+}
+
+/// From a half to 1, so that ROs that lost their RW together do not all come back together.
+fn jitter() -> f64 {
+    0.5 + f64::from(Uuid::new_v4().as_bytes()[0]) / 510.0
 }
 
 /// What ended a link against the RO's will.

@@ -68,6 +68,7 @@ fn main() -> ExitCode {
 
 fn run(config: Config) -> Result<(), RunError> {
     let rw = config.validate()?;
+    headwater_node::exit_on_panic();
     headwater_node::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

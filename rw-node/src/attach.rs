@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use headwater_node::Stop;
+use headwater_node::{ACCEPT_PAUSE, Stop};
 use headwater_protocol::Lsn;
 use headwater_protocol::regions::{progress, region};
 use headwater_protocol::replication::{
@@ -26,8 +26,8 @@ use crate::commit::Commit;
 use crate::replicas::Replica;
 use crate::ship::Shipper;
 
-/// Conversations at once.
-const CONVERSING_MAX: usize = 64;
+/// Conversations at once; an RO on tcp has two, the second being short.
+const CONVERSING_MAX: usize = 256;
 
 /// Everything an attaching RO is told or connected to.
 pub(crate) struct Attacher {
@@ -106,7 +106,7 @@ impl Attacher {
     pub(crate) fn spawn(self: &Arc<Self>, stream: Stream) {
         if self.conversing.fetch_add(1, Ordering::Relaxed) >= CONVERSING_MAX {
             self.conversing.fetch_sub(1, Ordering::Relaxed);
-            warn!("{CONVERSING_MAX} ROs are attaching at once; one more is turned away");
+            warn!("{CONVERSING_MAX} conversations with ROs are under way; one more is turned away");
             return;
         }
         let attacher = self.clone();
@@ -286,7 +286,11 @@ pub(crate) fn listen_on_host(listener: std::os::unix::net::UnixListener, attache
         }
         match stream {
             Ok(stream) => attacher.spawn(Stream::Unix(stream)),
-            Err(error) => warn!(%error, "cannot accept an RO on this host"),
+            Err(error) => {
+                warn!(%error, "cannot accept an RO on this host");
+                // It is the process's resources that are short, and not for want of asking.
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use headwater_node::config::{Common, ConfigError, Setting};
 use headwater_protocol::limits::{ENTRY_BYTES_MAX, ENTRY_BYTES_MAX_DEFAULT};
+use headwater_protocol::replication::{LEASE, RING_BYTES};
 use headwater_timestamp::Layout;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +57,7 @@ impl Config {
             return wrong(format!("entry_bytes_max: 1 to {ENTRY_BYTES_MAX} bytes, not {entry}"));
         }
         let ring = self.ring_bytes.as_u64();
-        if !ring.is_power_of_two() || !(64 << 10..=16 << 30).contains(&ring) {
+        if !ring.is_power_of_two() || !RING_BYTES.contains(&ring) {
             return wrong(format!("ring_bytes: a power of two from 64KiB to 16GiB, not {ring}"));
         }
         if ring < entry * RING_ENTRIES_MIN {
@@ -67,7 +68,7 @@ impl Config {
         if self.in_flight_max == 0 {
             return wrong("in_flight_max: at least 1".into());
         }
-        if self.lease < Duration::from_millis(20) || self.lease > Duration::from_secs(60) {
+        if !LEASE.contains(&self.lease) {
             return wrong(format!("lease: 20ms to 60s, not {:?}", self.lease));
         }
         let layout = Layout {

@@ -19,7 +19,8 @@ use std::time::Instant;
 
 use headwater_node::config::{Common, ConfigError, load};
 use headwater_node::{
-    Counters, Listener, Server, ServerError, Stop, Timer, init_logging, terminated, write_ready_file,
+    Counters, EXIT_FAULT, Listener, Server, ServerError, Stop, Timer, init_logging, terminated,
+    write_ready_file,
 };
 use headwater_protocol::regions::log;
 use headwater_protocol::replication::Welcome;
@@ -40,8 +41,6 @@ use crate::write::Writer;
 
 /// The process ends with this when the disk failed it (W5): what was not acknowledged may or may not be in the log.
 const EXIT_DISK_FAILED: i32 = 74;
-/// The process ends with this when it finds a fault in itself.
-const EXIT_FAULT: i32 = 70;
 
 #[derive(Debug, thiserror::Error)]
 enum StartError {
@@ -82,6 +81,7 @@ fn io_error(doing: &'static str) -> impl FnOnce(std::io::Error) -> StartError {
 fn run(config: Config) -> Result<(), StartError> {
     let timer = Timer::start();
     let (data_dir, layout) = config.validate()?;
+    headwater_node::exit_on_panic();
     headwater_node::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -149,7 +149,6 @@ fn run(config: Config) -> Result<(), StartError> {
         cluster_id: wal.cluster_id(),
         history: wal.history().clone(),
         ring_bytes,
-        entry_bytes_max,
         shard_slots: layout.shard_slots,
         page_slots: layout.page_slots,
         page_entries: layout.page_entries,

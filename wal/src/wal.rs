@@ -138,7 +138,7 @@ impl Wal {
             }
         }
         let start = match &found {
-            Some(found) => recover(found, lease, replay)?,
+            Some(found) => recover(found, lease, ring_bytes, replay)?,
             None => EpochStart {
                 epoch: Epoch::new(1),
                 start: Lsn::ZERO,
@@ -293,23 +293,27 @@ impl Wal {
             ring_bytes: self.ring.bytes(),
             epoch: self.start.epoch,
         };
-        let full = match self.layout.create(&header, &[]) {
+        match self.layout.create(&header, &[]) {
             Ok(()) => {
                 self.space_end.store(first.advance(self.layout.segment_bytes).get(), Ordering::Release);
-                false
+                self.set_short(None);
             }
-            Err(error) if error.is_full() => {
-                if !self.disk_full() {
-                    tracing::warn!(%error, space_left = self.space_left(), "disk full: writes will be refused");
-                }
-                true
-            }
+            Err(error) if error.is_shortage() => self.set_short(Some(&error)),
             Err(error) => return Err(error),
-        };
-        if self.disk_full.swap(full, Ordering::Relaxed) && !full {
-            tracing::info!("disk no longer full: writes are accepted again");
         }
         Ok(())
+    }
+
+    /// Says that the log has no room to grow, and why, or that it has. Only the flusher calls it.
+    pub(crate) fn set_short(&self, why: Option<&FileError>) {
+        let was_short = self.disk_full.swap(why.is_some(), Ordering::Relaxed);
+        match why {
+            Some(error) if !was_short => {
+                tracing::warn!(%error, space_left = self.space_left(), "no room for the log: writes will be refused");
+            }
+            None if was_short => tracing::info!("the log has room again: writes are accepted"),
+            _ => {}
+        }
     }
 
     /// Reads the log's words from `from` on from segment files, for an RO that is a ring behind (S4).
@@ -345,12 +349,23 @@ impl Wal {
 fn recover(
     found: &Found,
     lease: Duration,
+    ring_bytes: u64,
     replay: &mut dyn FnMut(Change, Lsn) -> Result<(), String>,
 ) -> Result<EpochStart, OpenError> {
-    let report = found.walk(&mut |info, record| match record {
-        Record::Change(change) => replay(change, info.end),
-        Record::EpochStart(..) | Record::Close => Ok(()),
+    let (mut largest, mut largest_lsn) = (0, Lsn::ZERO);
+    let report = found.walk(&mut |info, record| {
+        let record_bytes = info.end.since(info.start);
+        if record_bytes > largest {
+            (largest, largest_lsn) = (record_bytes, info.end);
+        }
+        match record {
+            Record::Change(change) => replay(change, info.end),
+            Record::EpochStart(..) | Record::Close => Ok(()),
+        }
     })?;
+    if largest > ring_bytes {
+        return Err(OpenError::RingBytes { lsn: largest_lsn, record_bytes: largest, ring_bytes });
+    }
     match &report.torn {
         Some(torn) => tracing::warn!(
             file = %torn.file.display(), offset = torn.offset, lsn = %torn.lsn, bytes = torn.bytes, what = %torn.what,

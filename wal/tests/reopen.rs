@@ -53,6 +53,22 @@ fn a_log_opens_when_the_leases_of_the_epoch_before_have_run_out() {
     }
 }
 
+/// Every RO gets the whole log by its ring.
+#[test]
+fn a_log_with_a_record_that_the_ring_cannot_carry_is_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = Log::open_with(options(dir.path()), 4 * RING_BYTES).unwrap();
+    let lsn = log.append_and_flush(&change(1, RING_BYTES as usize));
+    drop(log);
+    let refused = Log::open_with(options(dir.path()), RING_BYTES).err().unwrap();
+    assert!(
+        matches!(refused, OpenError::RingBytes { lsn: at, record_bytes, ring_bytes: RING_BYTES }
+            if at == lsn && record_bytes > RING_BYTES),
+        "{refused}"
+    );
+    assert_eq!(Log::open_with(options(dir.path()), 2 * RING_BYTES).unwrap().replayed.len(), 1);
+}
+
 #[test]
 fn lsns_are_never_used_twice_over_many_epochs() {
     let dir = tempfile::tempdir().unwrap();

@@ -46,7 +46,7 @@ impl Rw {
     }
 
     fn applier(&self, history: &History) -> Applier {
-        let receiver = Receiver::new(self.words.clone(), 0, RING_BYTES, history.clone(), Lsn::ZERO, 0, 1024);
+        let receiver = Receiver::new(self.words.clone(), 0, RING_BYTES, history.clone(), Lsn::ZERO, 0);
         Applier::new(receiver, Applied::default())
     }
 
@@ -128,15 +128,8 @@ fn e2_what_is_pending_is_dropped_with_the_link() {
     assert_eq!(stands.lsn, first);
     drop(applier);
     // The next link goes on from what was applied.
-    let receiver = Receiver::new(
-        rw.words.clone(),
-        0,
-        RING_BYTES,
-        rw.wal.history().clone(),
-        stands.lsn,
-        stands.chain,
-        1024,
-    );
+    let receiver =
+        Receiver::new(rw.words.clone(), 0, RING_BYTES, rw.wal.history().clone(), stands.lsn, stands.chain);
     let mut applier = Applier::new(receiver, stands);
     applier.step(second, second, &log).unwrap();
     assert_eq!(log.head("a").unwrap().0.seqno, Seqno::new(1).unwrap());

@@ -116,7 +116,7 @@ fn table(state: &State, layout: Layout, lease_us: u64) -> Table {
     let link = Arc::new(TableLink { words, closed: AtomicBool::new(false) });
     // Nothing comes in by it: what is applied is the test's to say.
     let region = Region::create("test", log::RING + 512).unwrap();
-    let receiver = Receiver::new(region.clone(), log::RING, 4096, History::default(), Lsn::ZERO, 0, 16);
+    let receiver = Receiver::new(region.clone(), log::RING, 4096, History::default(), Lsn::ZERO, 0);
     let intake = Intake::new(region, Epoch::new(1), Applier::new(receiver, Applied::default()));
     let upstream = Upstream::new(link, layout, lease_us, intake);
     state.upstream.send_replace(Some(Arc::new(upstream)));
