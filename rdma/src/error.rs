@@ -56,6 +56,21 @@ pub enum LinkError {
         /// The operating system's answer.
         source: Arc<io::Error>,
     },
+    /// The link could not be set up: the NIC may not lock the memory that it is to reach. Raise the limit, or use another
+    /// transport.
+    #[error(
+        "cannot register {bytes} bytes with the RDMA device: {source}. It locks them in memory, and RLIMIT_MEMLOCK is {}: raise it \
+         (`ulimit -l`, `LimitMEMLOCK=` of a systemd unit, memlock in limits.conf) or give the capability CAP_IPC_LOCK",
+        .limit.map_or_else(|| "unlimited".into(), |limit| format!("{limit} bytes"))
+    )]
+    Locked {
+        /// Bytes to be registered.
+        bytes: usize,
+        /// RLIMIT_MEMLOCK of this process in bytes, if there is any.
+        limit: Option<u64>,
+        /// The kernel's answer.
+        source: Arc<io::Error>,
+    },
     /// The link could not be set up: what the peer offered was not taken. Another transport may work.
     #[error("what the peer offers is not taken: {0}")]
     Refused(#[from] Violation),
@@ -83,6 +98,23 @@ pub enum Why {
     /// The peer took nothing of what was sent for this long.
     #[error("the peer took nothing of what was sent for {0:?}")]
     Stuck(Duration),
+    /// The peer's NIC acknowledges nothing: the host or the network between is down, or the peer has closed its end.
+    #[error("the peer's NIC does not answer")]
+    NoAnswer,
+    /// The peer's NIC refused an access that the peer had exported.
+    #[error("the peer has taken back the right to its memory")]
+    AccessRefused,
+    /// This host's RDMA device is gone.
+    #[error("the RDMA device is gone")]
+    DeviceRemoved,
+    /// The queue pair is out of service, for a reason that only its provider knows or that the peer's requests gave.
+    #[error("the queue pair failed: {meaning} (status {status})")]
+    QueuePair {
+        /// The `ibv_wc_status`.
+        status: u32,
+        /// The library's words for it.
+        meaning: String,
+    },
     /// The peer does not keep to the protocol.
     #[error("the peer does not keep to the protocol: {0}")]
     Violation(#[from] Violation),
@@ -92,6 +124,12 @@ pub enum Why {
 }
 
 impl Why {
+    /// An I/O error that tells nothing more.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn io(error: io::Error) -> Why {
+        Why::Io(Arc::new(error))
+    }
+
     /// The reason behind a failed call on a connection. `timed_out` is what it means that a call took too long.
     pub(crate) fn of_io(error: io::Error, timed_out: Why) -> Why {
         use io::ErrorKind::*;

@@ -37,6 +37,8 @@ mod closing;
 mod announce;
 pub mod shm;
 pub mod tcp;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 use std::fmt;
 use std::future::Future;
@@ -60,9 +62,6 @@ pub trait Link: Send + Sync {
     /// Which transport carries it.
     fn transport(&self) -> Transport;
 
-    /// Whether posting returns at once whatever the peer does, so that it may be done where nobody may be kept waiting.
-    fn never_blocks(&self) -> bool;
-
     /// Posts a write of `words` into the peer's region, the first at word `at_word`.
     ///
     /// May block while the peer takes nothing, until [`close`](Link::close) or the link's own deadline. The bell
@@ -76,6 +75,12 @@ pub trait Link: Send + Sync {
     ///
     /// Errors as [`write`](Link::write).
     fn ring(&self, region: RegionId) -> Result<(), LinkError>;
+
+    /// Posts a write and then rings, if both can be done at once without waiting for anything; else does nothing and gives false. For
+    /// where nobody may be kept waiting: then somebody else has to [`write`](Link::write) and [`ring`](Link::ring). Over tcp always false.
+    ///
+    /// Errors as [`write`](Link::write).
+    fn write_now(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<bool, LinkError>;
 
     /// Reads one word of the peer's region. The read is on its way when this returns, whether or not the future is polled;
     /// the future may be dropped.
@@ -96,6 +101,8 @@ pub enum Transport {
     Shm,
     /// Reads and writes are frames on TCP connections, carried out by a thread of the owner's.
     Tcp,
+    /// The NICs carry out reads and writes: InfiniBand, RoCE, soft-RoCE.
+    Verbs,
 }
 
 impl fmt::Display for Transport {
@@ -103,6 +110,7 @@ impl fmt::Display for Transport {
         f.write_str(match self {
             Transport::Shm => "shm",
             Transport::Tcp => "tcp",
+            Transport::Verbs => "verbs",
         })
     }
 }
@@ -116,6 +124,8 @@ pub struct Read(Progress);
 enum Progress {
     Ready(std::future::Ready<Result<u64, LinkError>>),
     Waiting(oneshot::Receiver<Result<u64, LinkError>>),
+    #[cfg(feature = "verbs")]
+    Verbs(verbs::ReadInFlight),
 }
 
 impl Read {
@@ -136,10 +146,18 @@ impl Future for Read {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Progress::Ready(answer) => Pin::new(answer).poll(cx),
-            // A sender that goes without a word is one whose link goes with it.
-            Progress::Waiting(answer) => Pin::new(answer)
-                .poll(cx)
-                .map(|received| received.unwrap_or(Err(LinkError::Closed { why: Why::Here }))),
+            Progress::Waiting(answer) => poll_answer(answer, cx),
+            #[cfg(feature = "verbs")]
+            Progress::Verbs(read) => read.poll(cx),
         }
     }
+}
+
+/// Looks for an answer in its channel.
+fn poll_answer(
+    answer: &mut oneshot::Receiver<Result<u64, LinkError>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<u64, LinkError>> {
+    // A sender that goes without a word is one whose link goes with it.
+    Pin::new(answer).poll(cx).map(|received| received.unwrap_or(Err(LinkError::Closed { why: Why::Here })))
 }

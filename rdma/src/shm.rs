@@ -105,10 +105,6 @@ impl Link for ShmLink {
         Transport::Shm
     }
 
-    fn never_blocks(&self) -> bool {
-        true
-    }
-
     fn write(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<(), LinkError> {
         let handed = self.region(region)?;
         handed.extent.allows_write(at_word, words.len())?;
@@ -121,6 +117,12 @@ impl Link for ShmLink {
         handed.extent.allows_ring()?;
         bell::ring(handed.mapping.words());
         Ok(())
+    }
+
+    fn write_now(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<bool, LinkError> {
+        self.write(region, at_word, words)?;
+        self.ring(region)?;
+        Ok(true)
     }
 
     fn read(&self, region: RegionId, word: usize) -> Read {

@@ -185,10 +185,6 @@ impl Link for TcpLink {
         Transport::Tcp
     }
 
-    fn never_blocks(&self) -> bool {
-        false
-    }
-
     fn write(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<(), LinkError> {
         self.shared.closing.check()?;
         self.shared.region(region)?.allows_write(at_word, words.len())?;
@@ -205,6 +201,13 @@ impl Link for TcpLink {
         self.shared.region(region)?.allows_ring()?;
         let _turn = self.shared.posting.lock();
         self.shared.send(Frame::Ring { region }, &[])
+    }
+
+    fn write_now(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<bool, LinkError> {
+        self.shared.closing.check()?;
+        self.shared.region(region)?.allows_write(at_word, words.len())?;
+        // Any frame may have to wait until the peer takes what was sent before.
+        Ok(false)
     }
 
     fn read(&self, region: RegionId, word: usize) -> Read {

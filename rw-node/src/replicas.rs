@@ -73,11 +73,8 @@ impl Replicas {
     /// by its shipper, which is woken for it.
     pub(crate) fn publish(&self, flushed: Lsn) {
         for replica in self.attached.lock().iter() {
-            let link = &replica.link;
-            let told = link.never_blocks()
-                && link.write(region::LOG, log::FLUSHED, &[flushed.get()]).is_ok()
-                && link.ring(region::LOG).is_ok();
-            if !told {
+            let told = replica.link.write_now(region::LOG, log::FLUSHED, &[flushed.get()]);
+            if !told.unwrap_or(false) {
                 replica.progress.ring();
             }
         }

@@ -51,6 +51,48 @@ pub(crate) fn shm(left: Vec<Export>, right: Vec<Export>) -> (Arc<dyn Link>, Arc<
     (left, right.join().unwrap())
 }
 
+/// Why tests that need RDMA devices are ignored unless asked for.
+#[cfg(feature = "verbs")]
+pub(crate) const VERBS: &str = "HEADWATER_VERBS";
+
+/// The addresses of the two devices that tests may use, from the variable [`VERBS`]. It fails where there are none: who asks for these
+/// tests has devices.
+#[cfg(feature = "verbs")]
+pub(crate) fn verbs_addresses() -> [std::net::IpAddr; 2] {
+    let given = std::env::var(VERBS).expect("HEADWATER_VERBS=ADDRESS,ADDRESS names two RDMA devices");
+    let addresses: Vec<_> = given.split(',').map(|a| a.parse().expect("IP addresses")).collect();
+    addresses.try_into().expect("two addresses")
+}
+
+/// A pair over verbs, each side on its own device.
+#[cfg(feature = "verbs")]
+pub(crate) fn verbs(left: Vec<Export>, right: Vec<Export>) -> (Arc<dyn Link>, Arc<dyn Link>) {
+    let [near, far] = verbs_addresses();
+    verbs_between(near, far, left, right)
+}
+
+/// A pair over verbs, the left side at `near`, which asks, and the right at `far`.
+#[cfg(feature = "verbs")]
+pub(crate) fn verbs_between(
+    near: std::net::IpAddr,
+    far: std::net::IpAddr,
+    left: Vec<Export>,
+    right: Vec<Export>,
+) -> (Arc<dyn Link>, Arc<dyn Link>) {
+    use headwater_rdma::verbs;
+    let (stream, accepted) = tcp_sockets();
+    let listener = verbs::Listener::bind((far, 0).into()).unwrap();
+    let address = listener.address().unwrap();
+    let right = thread::spawn(move || {
+        let request = listener.accept().unwrap().unwrap();
+        assert_eq!(request.token, [7; verbs::TOKEN_BYTES]);
+        verbs::link(verbs::Side::Accepting(request), accepted, right, DEADLINE).unwrap()
+    });
+    let pending = verbs::connect(address, Some(near), [7; verbs::TOKEN_BYTES], DEADLINE).unwrap();
+    let left = verbs::link(verbs::Side::Connecting(pending), stream, left, DEADLINE).unwrap();
+    (left, right.join().unwrap())
+}
+
 /// Waits until `condition` holds; fails when it does not within [`DEADLINE`].
 pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
