@@ -11,9 +11,13 @@
 //! ```
 //!
 //! On tcp the RO then opens a second connection and says [`ToRw::Join`] on it; on shm the two exchange their regions over
-//! the UNIX socket on which they spoke.
+//! the UNIX socket on which they spoke; on verbs the RO connects to the RW's RDMA address with the token, and the two exchange their
+//! regions over the TCP connection on which they spoke.
+//!
+//! With [`ToRw::Probe`] in place of Attach the same makes a link that is only tried out.
 
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -42,6 +46,11 @@ pub enum ToRw {
     Hello(Hello),
     /// Where it stands, and by which transport it goes on.
     Attach(Attach),
+    /// It only wants to try out a transport.
+    Probe {
+        /// Which.
+        transport: Transport,
+    },
     /// The second connection of a tcp link.
     Join {
         /// From [`ToRo::Attached`].
@@ -64,21 +73,40 @@ pub struct Hello {
     pub cluster_id: Option<Uuid>,
 }
 
-/// Where an RO stands (E1).
+/// Where an RO stands: the last record that it applied (E1). All zero if it has none.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Applied {
+    /// Its end.
+    pub lsn: Lsn,
+    /// Where it begins.
+    pub start: Lsn,
+    /// The chained checksum after it.
+    pub chain: u64,
+    /// The epoch that wrote it.
+    pub epoch: Epoch,
+}
+
+/// How an RO attaches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attach {
-    /// The end of the last record it applied; zero if it has none.
-    pub applied: Lsn,
-    /// Where that record begins.
-    pub last_start: Lsn,
-    /// The chained checksum at `applied`.
-    pub chain: u64,
-    /// The epoch of that record.
-    pub epoch: Epoch,
-    /// Which transport: "shm" or "tcp".
-    pub transport: String,
+    /// Where it stands.
+    pub applied: Applied,
+    /// By which transport it goes on.
+    pub transport: Transport,
     /// Why not a better one; empty if there is none.
     pub why: String,
+}
+
+/// What a link is carried by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Shared memory, on one host.
+    Shm,
+    /// RDMA.
+    Verbs,
+    /// TCP.
+    Tcp,
 }
 
 /// What an RW says.
@@ -128,6 +156,10 @@ pub struct Welcome {
     pub boot_id: String,
     /// The UNIX socket by which the RO reaches the RW on that host.
     pub shm_socket: Option<String>,
+    /// Where the RW takes RDMA connections: addresses of its devices' ports, to be tried in this order. The port is rdma_cm's, not TCP's.
+    pub verbs: Vec<SocketAddr>,
+    /// Why there are none, if so.
+    pub no_verbs: String,
 }
 
 impl Welcome {

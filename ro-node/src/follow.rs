@@ -1,14 +1,14 @@
 //! The thread that follows the RW: attaches, applies, reports, and begins again when the link is gone.
 
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headwater_attach::{AttachError, Attached, Better, Choice, Peer, attach, layout};
 use headwater_protocol::Lsn;
 use headwater_protocol::regions::{log, progress, region, state};
-use headwater_protocol::replication::Hello;
+use headwater_protocol::replication::Applied;
 use headwater_rdma::{LinkError, Region};
 use headwater_wal::Receiver;
 use parking_lot::Mutex;
@@ -16,9 +16,7 @@ use thiserror::Error;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use crate::apply::{Applied, Applier, ApplyError};
-use crate::attach::{AttachError, Attached, attach, layout};
-use crate::config::TransportChoice;
+use crate::apply::{Applier, ApplyError};
 use crate::intake::Intake;
 use crate::state::{About, State};
 use crate::upstream::{Upstream, lease_clock_us};
@@ -29,7 +27,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const LOOKS: u32 = 64;
 /// The RW hears of the room in the ring at the latest when one in so many parts of it has become free.
 const ROOM_PARTS: u64 = 4;
-/// How often an RO on tcp tries whether shared memory has come to be possible.
+/// How often an RO tries whether a better transport has come to be possible.
 const BETTER_RETRY: Duration = Duration::from_secs(10);
 
 /// Why the RO cannot go on at all.
@@ -44,9 +42,8 @@ pub(crate) enum FollowError {
 /// What the thread is told.
 pub(crate) struct Follow {
     pub(crate) state: Arc<State>,
-    pub(crate) rw: String,
-    pub(crate) hello: Hello,
-    pub(crate) transport: TransportChoice,
+    pub(crate) peer: Peer,
+    pub(crate) transport: Choice,
 }
 
 /// The running thread.
@@ -98,9 +95,9 @@ impl Follow {
         let mut ever = false;
         let mut said = String::new();
         while !shared.stop.load(Ordering::SeqCst) {
-            let mut hello = self.hello.clone();
-            hello.cluster_id = self.state.about.lock().cluster_id;
-            match attach(&self.rw, &hello, applied, self.transport) {
+            let mut peer = self.peer.clone();
+            peer.hello.cluster_id = self.state.about.lock().cluster_id;
+            match attach(&peer, applied, self.transport) {
                 Ok(attached) => {
                     (ever, retry) = (true, RETRY.0);
                     said.clear();
@@ -167,7 +164,7 @@ impl Follow {
             heartbeat: lease / 4,
             beat: None,
         };
-        let ended = following.run(shared, better.as_deref());
+        let ended = following.run(shared, Lookout::new(&self.peer, better));
         let stands = upstream.intake.close();
         *shared.region.lock() = None;
         let (why, result) = match ended {
@@ -200,6 +197,38 @@ impl From<LinkError> for Lost {
     }
 }
 
+/// Tries out better transports now and then, beside the link that there is.
+struct Lookout {
+    peer: Peer,
+    better: Vec<Better>,
+    at: Instant,
+    trying: Option<JoinHandle<bool>>,
+}
+
+impl Lookout {
+    fn new(peer: &Peer, better: Vec<Better>) -> Lookout {
+        Lookout { peer: peer.clone(), better, at: Instant::now() + BETTER_RETRY, trying: None }
+    }
+
+    /// Whether one is to be had. Takes no time.
+    fn has_found(&mut self) -> bool {
+        if self.better.is_empty() {
+            return false;
+        }
+        if self.trying.as_ref().is_some_and(JoinHandle::is_finished) {
+            return self.trying.take().is_some_and(|trying| trying.join().unwrap_or(false));
+        }
+        if self.trying.is_none() && self.at <= Instant::now() {
+            let (peer, better) = (self.peer.clone(), self.better.clone());
+            let look = move || better.into_iter().any(|better| better.is_there(&peer));
+            // It ends by itself, in bounded time, also when nobody waits for it any more.
+            self.at = Instant::now() + BETTER_RETRY;
+            self.trying = std::thread::Builder::new().name("lookout".into()).spawn(look).ok();
+        }
+        false
+    }
+}
+
 struct Following<'a> {
     state: &'a State,
     upstream: &'a Upstream,
@@ -218,9 +247,8 @@ struct Following<'a> {
 
 impl Following<'_> {
     /// Follows until there is a reason to leave, which it gives.
-    fn run(&mut self, shared: &Shared, better: Option<&str>) -> Result<&'static str, Lost> {
+    fn run(&mut self, shared: &Shared, mut lookout: Lookout) -> Result<&'static str, Lost> {
         let mut looks = 0;
-        let mut better_at = Instant::now() + BETTER_RETRY;
         loop {
             let seen = self.region.rings();
             if shared.stop.load(Ordering::SeqCst) {
@@ -240,13 +268,8 @@ impl Following<'_> {
                 self.report()?;
                 return Ok("the RW stopped in order");
             }
-            if let Some(socket) = better
-                && better_at <= Instant::now()
-            {
-                better_at = Instant::now() + BETTER_RETRY;
-                if UnixStream::connect(socket).is_ok() {
-                    return Ok("a better transport may be had");
-                }
+            if lookout.has_found() {
+                return Ok("a better transport is to be had");
             }
             if looks > 0 {
                 looks -= 1;

@@ -4,7 +4,6 @@
 //! `upstream` (timestamps) → the shard log.
 
 mod config;
-mod attach;
 mod apply;
 mod intake;
 mod upstream;
@@ -17,6 +16,7 @@ mod service;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use headwater_attach::Peer;
 use headwater_node::config::{Common, ConfigError, load};
 use headwater_node::{Server, ServerError, Stop, init_logging, terminated, write_ready_file};
 use headwater_protocol::limits::ENTRY_BYTES_MAX_DEFAULT;
@@ -87,7 +87,8 @@ fn run(config: Config) -> Result<(), RunError> {
         cluster: config.common.cluster.clone(),
         cluster_id: None,
     };
-    let follow = Follow { state: state.clone(), rw, hello, transport: config.transport };
+    let peer = Peer { rw, hello, rdma: config.rdma };
+    let follow = Follow { state: state.clone(), peer, transport: config.transport };
     let ended = stop.clone();
     let follower =
         Follower::start(follow, move || ended.stop()).map_err(RunError::io("cannot start the follower"))?;

@@ -26,10 +26,11 @@ pub(crate) struct Config {
     pub(crate) page_entries: u32,
     #[serde(with = "humantime_serde")]
     pub(crate) lease: Duration,
+    pub(crate) rdma: String,
 }
 
 impl Config {
-    pub(crate) const SETTINGS: [Setting; 9] = [
+    pub(crate) const SETTINGS: [Setting; 10] = [
         Setting("data_dir", "DIR", "where the log is kept (required)"),
         Setting("segment_bytes", "SIZE", "size of a segment file: a power of two from 64KiB to 1GiB"),
         Setting("ring_bytes", "SIZE", "size of the ring, here and on every RO: a power of two"),
@@ -39,6 +40,7 @@ impl Config {
         Setting("page_slots", "N", "slots of the timestamp table for pages"),
         Setting("page_entries", "N", "seqnos of a page"),
         Setting("lease", "TIME", "how long an RO may read strongly without hearing from the RW"),
+        Setting("rdma", "auto|off|ADDRESS|DEVICE", "the RDMA devices by which ROs may come"),
     ];
 
     /// The data directory and the layout of the timestamp table, once everything is checked.
@@ -94,6 +96,7 @@ impl Default for Config {
             page_slots: 65_536,
             page_entries: 64,
             lease: Duration::from_millis(500),
+            rdma: "auto".into(),
         }
     }
 }

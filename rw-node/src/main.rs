@@ -9,6 +9,7 @@ mod replicas;
 mod commit;
 mod ship;
 mod attach;
+mod verbs_door;
 mod service;
 
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -26,17 +27,19 @@ use headwater_protocol::regions::log;
 use headwater_protocol::replication::Welcome;
 use headwater_rdma::Region;
 use headwater_rdma::shm::boot_id;
+use headwater_rdma::verbs::Request;
 use headwater_shard_log::ShardLog;
 use headwater_timestamp::Table;
 use headwater_wal::{Wal, WalOptions, spawn_flusher};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use crate::attach::Attacher;
+use crate::attach::{Attacher, Joining, Second};
 use crate::commit::Commit;
 use crate::config::Config;
 use crate::replicas::Replicas;
 use crate::service::Rw;
+use crate::verbs_door::{Rdma, VerbsDoor};
 use crate::write::Writer;
 
 /// The process ends with this when the disk failed it (W5): what was not acknowledged may or may not be in the log.
@@ -153,7 +156,20 @@ fn run(config: Config) -> Result<(), StartError> {
         page_slots: layout.page_slots,
         page_entries: layout.page_entries,
         boot_id: boot_id().map_err(io_error("cannot read the host's boot id"))?,
+        verbs: Vec::new(),
+        no_verbs: String::new(),
         shm_socket: host_listener.as_ref().map(|_| absolute(&socket)),
+    };
+    let joining = Joining::default();
+    let verbs = {
+        let joining = joining.clone();
+        let came = move |request: Request| {
+            if let Err(error) = joining.came(Uuid::from_bytes(request.token), Second::Verbs(request)) {
+                warn!(%error, "an RDMA connection is turned down");
+            }
+        };
+        VerbsDoor::open(Rdma::from(&*config.rdma), came)
+            .map_err(io_error("cannot start the door for RDMA"))?
     };
     let attacher = Arc::new(Attacher {
         welcome,
@@ -162,7 +178,8 @@ fn run(config: Config) -> Result<(), StartError> {
         commit: commit.clone(),
         stop: stop.clone(),
         closing: closing.clone(),
-        joining: Default::default(),
+        joining,
+        verbs,
         conversing: Default::default(),
     });
     let host_door = host_listener.map(|listener| {
@@ -172,7 +189,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let service = Arc::new(Rw {
         commit: commit.clone(),
         wal: wal.clone(),
-        attacher,
+        attacher: attacher.clone(),
         counters: Counters::default(),
         timer,
     });
@@ -203,6 +220,7 @@ fn run(config: Config) -> Result<(), StartError> {
     closing.stop();
     commit.replicas.ring_all();
     commit.replicas.part();
+    attacher.verbs.shut();
     if let Some(door) = host_door {
         // Wakes the listener, which then sees that it is to stop. Where somebody has taken the socket away nothing wakes it: it ends with
         // the process.

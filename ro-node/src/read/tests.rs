@@ -4,6 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use headwater_protocol::regions::{log, region};
+use headwater_protocol::replication::Applied;
 use headwater_protocol::{Epoch, History, Seqno};
 use headwater_rdma::{Link, LinkError, Read, Region, RegionId, Transport, Why};
 use headwater_shard_log::Change;
@@ -12,7 +13,7 @@ use headwater_timestamp::{Table, Words};
 use headwater_wal::Receiver;
 
 use super::*;
-use crate::apply::{Applied, Applier};
+use crate::apply::Applier;
 use crate::intake::Intake;
 use crate::upstream::lease_clock_us;
 
