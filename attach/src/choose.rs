@@ -10,6 +10,7 @@ use headwater_rdma::verbs::{self, Route, Side};
 use headwater_rdma::{Access, Export, Link, Region, shm, tcp};
 use headwater_timestamp::Layout;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::conversation::{by_tcp, by_unix, join};
 use crate::error::AttachError;
@@ -17,7 +18,7 @@ use crate::probe::probe;
 use crate::{Peer, conversation};
 
 /// How long it may take to find out whether an RDMA device leads to one address.
-const ROUTE_MAX: Duration = Duration::from_secs(1);
+const ROUTE_MAX: Duration = Duration::from_secs(2);
 
 /// By which transport an RO attaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -82,19 +83,19 @@ pub fn attach(peer: &Peer, applied: Applied, choice: Choice) -> Result<Attached,
             Ok((link, log_region, welcome)) => {
                 return Ok(Attached { link, log_region, welcome, why: why.join("; "), better });
             }
-            Err(Not::Ever(reason)) => why.push(format!("no {}: {reason}", name(*transport))),
-            Err(Not::Now(reason)) => {
-                why.push(format!("no {}: {reason}", name(*transport)));
-                better.push(Better(*transport));
+            // It is the history or the cluster that does not fit, and it will not by another transport either.
+            Err(Not::Now(error @ AttachError::Refused { .. })) => return Err(error),
+            Err(not) if choice != Choice::Auto => return Err(not.into()),
+            Err(not) => {
+                if !matches!(not, Not::Ever(..)) {
+                    better.push(Better(*transport));
+                }
+                why.push(format!("no {}: {not}", name(*transport)));
             }
-            Err(Not::Refused(error)) => return Err(error),
         }
     }
-    match choice {
-        Choice::Auto => {}
-        Choice::Tcp => why.push("tcp was asked for".into()),
-        Choice::Shm => return Err(AttachError::NotToBeHad { transport: "shm", why: why.join("; ") }),
-        Choice::Verbs => return Err(AttachError::NotToBeHad { transport: "verbs", why: why.join("; ") }),
+    if choice == Choice::Tcp {
+        why.push("tcp was asked for".into());
     }
     let why = why.join("; ");
     // The first may have waited for too long while the others were tried.
@@ -109,20 +110,26 @@ pub fn attach(peer: &Peer, applied: Applied, choice: Choice) -> Result<Attached,
 }
 
 /// Why not by one transport.
-enum Not {
+#[derive(Debug, Error)]
+pub(crate) enum Not {
     /// The RW and this node cannot have it in common.
-    Ever(String),
-    /// It may come to be.
-    Now(String),
-    /// It is the history or the cluster that does not fit, and it will not by another transport either.
-    Refused(AttachError),
+    #[error("{1}")]
+    Ever(Transport, String),
+    /// One of them lacks it, until somebody does something.
+    #[error("{1}")]
+    Here(Transport, String),
+    /// They have it, and yet it failed.
+    #[error(transparent)]
+    Now(#[from] AttachError),
 }
 
-impl From<AttachError> for Not {
-    fn from(error: AttachError) -> Not {
-        match error {
-            AttachError::Refused { .. } => Not::Refused(error),
-            error => Not::Now(error.to_string()),
+impl From<Not> for AttachError {
+    fn from(not: Not) -> AttachError {
+        match not {
+            Not::Ever(transport, why) | Not::Here(transport, why) => {
+                AttachError::NotToBeHad { transport: name(transport), why }
+            }
+            Not::Now(error) => error,
         }
     }
 }
@@ -130,7 +137,7 @@ impl From<AttachError> for Not {
 type Up = (Arc<dyn Link>, Arc<Region>, Welcome);
 
 fn by_shm(peer: &Peer, welcome: &Welcome, applied: Applied) -> Result<Up, Not> {
-    let socket = shm_socket(welcome).map_err(Not::Ever)?;
+    let socket = shm_socket(welcome)?;
     let mut conversation = by_unix(socket, &peer.hello)?;
     let (log_region, exports) = own_region(&conversation.welcome)?;
     conversation.ask_for(attach_by(Transport::Shm, applied, ""))?;
@@ -139,16 +146,17 @@ fn by_shm(peer: &Peer, welcome: &Welcome, applied: Applied) -> Result<Up, Not> {
 }
 
 /// The socket by which an RO on the RW's host reaches it, or why there is none.
-pub(crate) fn shm_socket(welcome: &Welcome) -> Result<&str, String> {
-    let host = shm::boot_id().map_err(|error| format!("this host cannot be told from others: {error}"))?;
+pub(crate) fn shm_socket(welcome: &Welcome) -> Result<&str, Not> {
+    let never = |why: String| Not::Ever(Transport::Shm, why);
+    let host = shm::boot_id().map_err(|error| never(format!("this host's boot has no name: {error}")))?;
     if welcome.boot_id != host {
-        return Err("the RW is on another host".into());
+        return Err(never("the RW is on another host".into()));
     }
-    welcome.shm_socket.as_deref().ok_or_else(|| "the RW does not offer it".into())
+    welcome.shm_socket.as_deref().ok_or_else(|| never("the RW does not offer it".into()))
 }
 
 fn by_verbs(peer: &Peer, welcome: &Welcome, applied: Applied, why: &str) -> Result<Up, Not> {
-    let route = route(peer, welcome).map_err(Not::Now)?;
+    let route = route(peer, welcome)?;
     let mut conversation = by_tcp(&peer.rw, &peer.hello)?;
     let (log_region, exports) = own_region(&conversation.welcome)?;
     let token = conversation.ask_for(attach_by(Transport::Verbs, applied, why))?;
@@ -160,17 +168,18 @@ fn by_verbs(peer: &Peer, welcome: &Welcome, applied: Applied, why: &str) -> Resu
 }
 
 /// A way to one of the RW's RDMA addresses, or why there is none.
-pub(crate) fn route(peer: &Peer, welcome: &Welcome) -> Result<Route, String> {
-    verbs::devices().map_err(|unavailable| unavailable.to_string())?;
-    let from = peer.rdma_address()?;
-    let mut why = format!("the RW offers none: {}", welcome.no_verbs);
+pub(crate) fn route(peer: &Peer, welcome: &Welcome) -> Result<Route, Not> {
+    let here = |why: String| Not::Here(Transport::Verbs, why);
+    verbs::devices().map_err(|unavailable| here(unavailable.to_string()))?;
+    let from = peer.rdma_address().map_err(here)?;
+    let mut not = here(format!("the RW offers none: {}", welcome.no_verbs));
     for to in in_order(&welcome.verbs, &peer.rw) {
         match verbs::route(to, from, ROUTE_MAX) {
             Ok(route) => return Ok(route),
-            Err(error) => why = format!("{to}: {error}"),
+            Err(error) => not = AttachError::link(&to.to_string())(error).into(),
         }
     }
-    Err(why)
+    Err(not)
 }
 
 /// First the address that the RW is known by, as it is the one that was meant to be used.

@@ -17,15 +17,13 @@ pub fn probe(peer: &Peer, transport: Transport) -> Result<Arc<dyn Link>, AttachE
     let ask = ToRw::Probe { transport };
     match transport {
         Transport::Shm => {
-            let socket = shm_socket(&first.welcome)
-                .map_err(|why| AttachError::NotToBeHad { transport: "shm", why })?;
+            let socket = shm_socket(&first.welcome)?;
             let mut conversation = by_unix(socket, &peer.hello)?;
             conversation.ask_for(ask)?;
             shm::link(conversation.stream, Vec::new(), STEP_MAX).map_err(AttachError::link(socket))
         }
         Transport::Verbs => {
-            let route = route(peer, &first.welcome)
-                .map_err(|why| AttachError::NotToBeHad { transport: "verbs", why })?;
+            let route = route(peer, &first.welcome)?;
             let token = first.ask_for(ask)?;
             verbs::link(Side::Connecting(route, token.into_bytes()), first.stream, Vec::new(), silence_max)
                 .map_err(AttachError::link(&first.address))

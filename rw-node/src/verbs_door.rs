@@ -53,21 +53,31 @@ enum Door {
 }
 
 impl VerbsDoor {
-    /// Opens it as soon as it can be. `came` is given every request that comes.
+    /// Opens it, or as soon as it can be. `came` is given every request that comes.
     pub(crate) fn open(rdma: Rdma, came: impl Fn(Request) + Send + 'static) -> std::io::Result<VerbsDoor> {
-        let why = if rdma == Rdma::Off { "it is switched off there" } else { "it is not looked for yet" };
-        let state = Arc::new(State { door: Mutex::new(Door::Closed(why.into())), shut: Condvar::new() });
-        let keeper = if rdma == Rdma::Off {
-            None
-        } else {
-            let state = state.clone();
-            Some(
-                std::thread::Builder::new()
-                    .name("verbs-door".into())
-                    .spawn(move || state.keep(&rdma, &came))?,
-            )
+        let state = Arc::new(State {
+            door: Mutex::new(Door::Closed("it is switched off there".into())),
+            shut: Condvar::new(),
+        });
+        if rdma == Rdma::Off {
+            return Ok(VerbsDoor { state, keeper: Mutex::default() });
+        }
+        // At once, so that the first RO finds it.
+        let mut listener = state.listen(&rdma);
+        let kept = state.clone();
+        let keep = move || {
+            loop {
+                if let Some(listener) = listener {
+                    kept.take_all(&listener, &came);
+                }
+                if kept.is_shut_within(RETRY) {
+                    return;
+                }
+                listener = kept.listen(&rdma);
+            }
         };
-        Ok(VerbsDoor { state, keeper: Mutex::new(keeper) })
+        let keeper = std::thread::Builder::new().name("verbs-door".into()).spawn(keep)?;
+        Ok(VerbsDoor { state, keeper: Mutex::new(Some(keeper)) })
     }
 
     /// Where ROs may come, and why nowhere if so.
@@ -118,41 +128,53 @@ fn addresses(port: &Port) -> impl Iterator<Item = IpAddr> {
 }
 
 impl State {
-    /// Keeps the door open until it is shut.
-    fn keep(&self, rdma: &Rdma, came: &impl Fn(Request)) {
-        loop {
-            let why = match listen(rdma) {
-                Ok((listener, address)) => {
-                    let listener = Arc::new(listener);
-                    match &mut *self.door.lock() {
-                        Door::Shut => return,
-                        door => *door = Door::Open(listener.clone(), address),
-                    }
-                    info!(%address, "ROs may come over RDMA");
-                    loop {
-                        match listener.accept() {
-                            Ok(Some(request)) => came(request),
-                            Ok(None) => return,
-                            Err(error) => break error.to_string(),
-                        }
-                    }
+    /// Opens the door if that is possible and it is not shut.
+    fn listen(&self, rdma: &Rdma) -> Option<Arc<Listener>> {
+        match listen(rdma) {
+            Ok((listener, address)) => {
+                let listener = Arc::new(listener);
+                let mut door = self.door.lock();
+                if matches!(*door, Door::Shut) {
+                    return None;
                 }
-                Err(why) => why,
-            };
-            let mut door = self.door.lock();
-            match &mut *door {
-                Door::Shut => return,
-                Door::Closed(before) if *before == why => {}
-                door => {
-                    info!(%why, "no RDMA; ROs of other hosts use tcp");
-                    *door = Door::Closed(why);
-                }
+                info!(%address, "ROs may come over RDMA");
+                *door = Door::Open(listener.clone(), address);
+                Some(listener)
             }
-            self.shut.wait_for(&mut door, RETRY);
-            if matches!(*door, Door::Shut) {
-                return;
+            Err(why) => {
+                self.closed(why);
+                None
             }
         }
+    }
+
+    /// Passes requests on until the listener ends.
+    fn take_all(&self, listener: &Listener, came: &impl Fn(Request)) {
+        loop {
+            match listener.accept() {
+                Ok(Some(request)) => came(request),
+                Ok(None) => return,
+                Err(error) => return self.closed(error.to_string()),
+            }
+        }
+    }
+
+    fn closed(&self, why: String) {
+        match &mut *self.door.lock() {
+            Door::Shut => {}
+            Door::Closed(before) if *before == why => {}
+            door => {
+                info!(%why, "no RDMA; ROs of other hosts use tcp");
+                *door = Door::Closed(why);
+            }
+        }
+    }
+
+    fn is_shut_within(&self, time: Duration) -> bool {
+        let mut door = self.door.lock();
+        let open = |door: &mut Door| !matches!(door, Door::Shut);
+        self.shut.wait_while_for(&mut door, open, time);
+        matches!(*door, Door::Shut)
     }
 }
 
