@@ -1,6 +1,6 @@
 //! How two NICs come to be connected: one side listens, the other asks, and shows a token that it got over the control connection.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,6 +18,10 @@ pub const TOKEN_BYTES: usize = 16;
 
 /// Requests for a connection that are neither taken nor turned down, at most; more are turned down.
 const REQUESTS_MAX: usize = 16;
+
+/// How long the kernel tries to find a neighbour's address before it looks again whether it has come: it is not always told (seen on Linux
+/// 6.1), and would otherwise wait for all of the time that it is given.
+const RESOLVE_TRY: Duration = Duration::from_millis(200);
 
 /// What a request carries: this protocol's magic, the token, zeros.
 pub(super) fn private_data(token: [u8; TOKEN_BYTES]) -> [u8; PRIVATE_BYTES] {
@@ -138,15 +142,22 @@ pub struct Route(pub(super) Id);
 /// Errors: [`LinkError::Io`]: no device leads there, or the address does not answer.
 pub fn route(to: SocketAddr, from: Option<IpAddr>, timeout: Duration) -> Result<Route, LinkError> {
     let deadline = Instant::now() + timeout;
-    let id = Id::new().map_err(LinkError::io("use the RDMA connection manager"))?;
-    let looking = "find an RDMA device that leads to the peer";
+    loop {
+        match resolve(to, from, deadline) {
+            Err(Why::Io(error)) if error.kind() == ErrorKind::TimedOut && Instant::now() < deadline => {}
+            resolved => return resolved.map_err(named("find an RDMA device that leads to the peer")),
+        }
+    }
+}
+
+/// One try of the kernel's.
+fn resolve(to: SocketAddr, from: Option<IpAddr>, deadline: Instant) -> Result<Route, Why> {
+    let id = Id::new().map_err(Why::io)?;
     let from = from.map(|ip| SocketAddr::new(ip, 0));
-    id.resolve_address(to, from, timeout).map_err(LinkError::io(looking))?;
-    await_event(&id, None, deadline, |event| matches!(event, Event::AddressResolved))
-        .map_err(named(looking))?;
-    id.resolve_route(timeout).map_err(LinkError::io(looking))?;
-    await_event(&id, None, deadline, |event| matches!(event, Event::RouteResolved))
-        .map_err(named(looking))?;
+    id.resolve_address(to, from, RESOLVE_TRY).map_err(Why::io)?;
+    await_event(&id, None, deadline, |event| matches!(event, Event::AddressResolved))?;
+    id.resolve_route(RESOLVE_TRY).map_err(Why::io)?;
+    await_event(&id, None, deadline, |event| matches!(event, Event::RouteResolved))?;
     Ok(Route(id))
 }
 
@@ -198,14 +209,14 @@ pub(super) fn readable(fd: &impl AsFd) -> PollFd<'_> {
 
 /// Waits until one of `fds` is ready.
 ///
-/// Errors: [`TimedOut`](io::ErrorKind::TimedOut) at the deadline.
+/// Errors: [`TimedOut`](ErrorKind::TimedOut) at the deadline.
 pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // A timeout of more seconds than the kernel can count is none.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(fds, timeout.as_ref()) {
-            Ok(0) if left.is_some() => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) if left.is_some() => return Err(ErrorKind::TimedOut.into()),
             Ok(0) => {}
             Ok(_) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
