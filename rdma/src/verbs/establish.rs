@@ -19,6 +19,10 @@ pub const TOKEN_BYTES: usize = 16;
 /// Requests for a connection that are neither taken nor turned down, at most; more are turned down.
 const REQUESTS_MAX: usize = 16;
 
+/// One look for the way to a peer; then the next. The kernel asks for a peer's hardware address a few times only, and does not begin again when
+/// that was lost: as when the link has just come up.
+const ATTEMPT: Duration = Duration::from_secs(1);
+
 /// What a request carries: this protocol's magic, the token, zeros.
 fn private_data(token: [u8; TOKEN_BYTES]) -> [u8; PRIVATE_BYTES] {
     let mut private = [0; PRIVATE_BYTES];
@@ -146,16 +150,26 @@ pub fn connect(
     timeout: Duration,
 ) -> Result<Pending, LinkError> {
     let deadline = Instant::now() + timeout;
-    let id = Id::new().map_err(LinkError::io("use the RDMA connection manager"))?;
-    let looking = "find an RDMA device that leads to the peer";
-    let from = from.map(|ip| SocketAddr::new(ip, 0));
-    id.resolve_address(to, from, timeout).map_err(LinkError::io(looking))?;
-    await_event(&id, None, deadline, |event| matches!(event, Event::AddressResolved))
-        .map_err(named(looking))?;
-    id.resolve_route(timeout).map_err(LinkError::io(looking))?;
-    await_event(&id, None, deadline, |event| matches!(event, Event::RouteResolved))
-        .map_err(named(looking))?;
-    Ok(Pending { id, private: private_data(token) })
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match resolve(to, from, left.min(ATTEMPT)) {
+            Ok(id) => return Ok(Pending { id, private: private_data(token) }),
+            Err(Why::Io(error)) if error.kind() == io::ErrorKind::TimedOut && left > ATTEMPT => {}
+            Err(why) => return Err(named("find an RDMA device that leads to the peer")(why)),
+        }
+    }
+}
+
+/// Finds the device and the way.
+fn resolve(to: SocketAddr, from: Option<IpAddr>, timeout: Duration) -> Result<Id, Why> {
+    // The kernel's answer comes first, and says more.
+    let deadline = Instant::now() + timeout + timeout / 4;
+    let id = Id::new().map_err(Why::io)?;
+    id.resolve_address(to, from.map(|ip| SocketAddr::new(ip, 0)), timeout).map_err(Why::io)?;
+    await_event(&id, None, deadline, |event| matches!(event, Event::AddressResolved))?;
+    id.resolve_route(timeout).map_err(Why::io)?;
+    await_event(&id, None, deadline, |event| matches!(event, Event::RouteResolved))?;
+    Ok(id)
 }
 
 /// Waits until the connection that was asked for, or taken, is there. `stream` is the control connection, by which a peer
