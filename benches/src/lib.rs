@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use headwater_protocol::{Lsn, Seqno, ShardName};
 use headwater_shard_log::{Change, ShardLog};
@@ -48,7 +49,12 @@ pub fn ring_memory() -> Arc<Vec<AtomicU64>> {
 /// A new log in a directory of its own, which goes with the [`TempDir`].
 pub fn new_log(memory: Arc<Vec<AtomicU64>>) -> (TempDir, Arc<Wal>, Appender) {
     let dir = TempDir::new().expect("TMPDIR can be written");
-    let options = WalOptions { dir: dir.path().into(), cluster: "bench".into(), segment_bytes: RING_BYTES };
+    let options = WalOptions {
+        dir: dir.path().into(),
+        cluster: "bench".into(),
+        segment_bytes: RING_BYTES,
+        lease: Duration::ZERO,
+    };
     let opened = Wal::open(options, memory, 0, RING_BYTES, &mut |_, _| Ok(()));
     let (wal, appender) = opened.expect("TMPDIR has room for a log");
     (dir, wal, appender)

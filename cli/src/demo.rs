@@ -47,6 +47,9 @@ pub(crate) struct DemoArgs {
     /// How long to write and read; 0 only imports
     #[arg(long, value_name = "N", default_value_t = 5)]
     seconds: u64,
+    /// By which transport both ROs attach [default: one by shm, one by tcp]
+    #[arg(long, value_name = "auto|shm|verbs|tcp", value_parser = ["auto", "shm", "verbs", "tcp"])]
+    transport: Option<String>,
     /// Leave the cluster up until Ctrl-C or SIGTERM
     #[arg(long)]
     hold: bool,
@@ -96,7 +99,7 @@ impl Signals {
 
 async fn show(out: Output, args: &DemoArgs) -> Result<(Nodes, Exit), Failure> {
     let logs = args.dir.as_deref().map_or_else(|| Ok(builtin::logs()), logs::read)?;
-    let mut nodes = Nodes::start().await?;
+    let mut nodes = Nodes::start(args.transport.as_deref()).await?;
     match exercise(out, args, logs, &nodes).await {
         Ok(exit) => Ok((nodes, exit)),
         // A node that ended is the reason for whatever else went wrong.

@@ -1,5 +1,6 @@
 mod machine;
 mod measure;
+mod rdma;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -65,19 +66,27 @@ struct Report {
 pub(crate) async fn run(out: Output, cluster: &ClusterArgs, args: DoctorArgs) -> Result<Exit, Failure> {
     let (nodes, deadline) = (cluster.nodes_if_any()?, cluster.deadline()?);
     let mut checks = machine::checks();
+    checks.extend(rdma::checks());
     // Before any traffic of its own: both measure what others would notice.
     let measured =
         tokio::task::spawn_blocking(move || [measure::fdatasync(&args.data_dir), measure::loopback()]);
     checks.extend(measured.await.map_err(|e| Failure::Failed(format!("a measurement failed: {e}")))?);
     for node in &nodes {
-        checks.push(match look_at(node, deadline).await {
-            Ok((status, round_trip)) => of_node(node, &status, round_trip),
+        match look_at(node, deadline).await {
+            Ok((status, round_trip)) => {
+                checks.push(of_node(node, &status, round_trip));
+                if status.role == Role::Rw {
+                    let node = node.clone();
+                    let links = tokio::task::spawn_blocking(move || rdma::transports(&node, &status));
+                    checks.extend(links.await.map_err(|e| Failure::Failed(format!("a link failed: {e}")))?);
+                }
+            }
             Err(error) => {
                 let advice =
                     "check that the node runs, that it listens there, and that no firewall is between";
-                Check::fail(&format!("node {node}"), error.to_string(), advice)
+                checks.push(Check::fail(&format!("node {node}"), error.to_string(), advice));
             }
-        });
+        }
     }
     let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
     let report = Report { worst, checks };

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_protocol::{Seqno, ShardName};
@@ -30,7 +31,12 @@ fn json(args: &[&str]) -> (i32, Vec<Value>) {
 
 /// A log of two appends and a truncate, stopped in order.
 fn write_log(dir: &Path) {
-    let options = WalOptions { dir: dir.to_owned(), cluster: "test".into(), segment_bytes: 64 << 10 };
+    let options = WalOptions {
+        dir: dir.to_owned(),
+        cluster: "test".into(),
+        segment_bytes: 64 << 10,
+        lease: Duration::ZERO,
+    };
     let words: Vec<AtomicU64> = (0..RING_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
     let (wal, mut appender) = Wal::open(options, Arc::new(words), 0, RING_BYTES, &mut |_, _| Ok(())).unwrap();
     let flusher = spawn_flusher(wal, || {}, |_| {}, |error| panic!("{error}")).unwrap();

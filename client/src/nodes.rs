@@ -188,7 +188,10 @@ impl Nodes {
         let mut answers = Answers::new();
         let mut unasked = self.named.clone();
         unasked.extend(self.known.lock().nodes.iter().filter(|node| !self.is_named(node)).cloned());
+        // Also those whose node had answered by another address.
+        let mut asked: HashSet<String> = HashSet::new();
         while !unasked.is_empty() {
+            asked.extend(unasked.iter().map(|node| node.address.clone()));
             let mentioned = unasked.into_iter().map(|node| async {
                 let expires = expires.min(Instant::now() + STATUS_TIMEOUT);
                 let status = node.perform(operation::status(), expires).await.map(|(status, _)| status);
@@ -199,7 +202,8 @@ impl Nodes {
                     answers.push((node, status));
                 }
             }
-            unasked = mentions(&answers).into_iter().map(|address| Node::new(&address)).collect();
+            let mentioned = mentions(&answers).into_iter().filter(|address| !asked.contains(address));
+            unasked = mentioned.map(|address| Node::new(&address)).collect();
         }
         self.take_in(&mut answers, began);
         answers

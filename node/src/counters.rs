@@ -38,7 +38,7 @@ impl Counters {
     }
 }
 
-/// A clock that starts with the process, µs: what an RO writes into its progress words and gets back (E3).
+/// A clock that starts with the process: what an RO's reads and fetches are ordered by (R1), and a node's uptime.
 #[derive(Clone, Copy, Debug)]
 pub struct Timer(Instant);
 

@@ -12,12 +12,14 @@ mod watch;
 mod counters;
 mod stop;
 mod limits;
+mod fault;
 
 pub use counters::{Counters, Timer};
+pub use fault::{EXIT_FAULT, exit_on_panic};
 pub use limits::raise_open_files;
 pub use logging::init_logging;
 pub use read::Query;
-pub use server::{Server, ServerError, write_ready_file};
-pub use service::{Answer, Call, Service};
+pub use server::{ACCEPT_PAUSE, Listener, Server, ServerError, write_ready_file};
+pub use service::{Answer, Call, Next, Service};
 pub use stop::{Stop, terminated};
 pub use watch::watch;

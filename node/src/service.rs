@@ -23,12 +23,15 @@ pub enum Answer {
     /// At once.
     Now(Response),
     /// After everything that is ready now has had its turn: then what has arrived by then shares what it needs.
-    AfterTurn(Box<dyn FnOnce() -> Answer + Send>),
+    AfterTurn(Next),
     /// When something has happened; by its deadline at the latest.
     Later(BoxFuture<'static, Response>),
     /// Many times, until the stream ends.
     Many(BoxStream<'static, Response>),
 }
+
+/// What goes on when its turn comes.
+pub type Next = Box<dyn FnOnce() -> Answer + Send>;
 
 /// A node's answers: the RW's, or an RO's.
 pub trait Service: Send + Sync + 'static {

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tracing::debug;
 
-use crate::{Answer, Call, Service, Stop};
+use crate::{Answer, Call, Next, Service, Stop};
 
 /// Requests in flight on one connection; more are left in the socket until some are answered.
 const IN_FLIGHT_MAX: usize = 4096;
@@ -43,8 +43,8 @@ pub(crate) struct Limits {
 
 /// Something in flight.
 enum Pending {
-    /// One answer.
-    Answer(u64, BoxFuture<'static, Response>),
+    /// One answer, and whether it is a read's: then nothing is lost if it is never given.
+    Answer(u64, bool, BoxFuture<'static, Response>),
     /// The next of a watch's answers, and those after it.
     Watch(u64, StreamFuture<BoxStream<'static, Response>>),
 }
@@ -57,7 +57,7 @@ impl Future for Pending {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
         match self.get_mut() {
-            Pending::Answer(id, answer) => answer.as_mut().poll(cx).map(|response| (*id, response, None)),
+            Pending::Answer(id, _, answer) => answer.as_mut().poll(cx).map(|response| (*id, response, None)),
             Pending::Watch(id, next) => Pin::new(next).poll(cx).map(|next| match next {
                 (Some(response), rest) => (*id, response, Some(rest)),
                 (None, _) => (*id, Response::WatchEnded, None),
@@ -72,8 +72,8 @@ struct Session<S> {
     pending: FuturesUnordered<Pending>,
     watches: HashMap<u64, AbortHandle>,
     out: Outgoing,
-    /// What goes on after a turn of the scheduler.
-    after_turn: VecDeque<(u64, Box<dyn FnOnce() -> Answer + Send>)>,
+    /// What goes on after a turn of the scheduler: request, whether it is a read, and how.
+    after_turn: VecDeque<(u64, bool, Next)>,
     /// Bytes still to come of a frame that was refused for its length.
     pass_over: usize,
     /// The node stops: what comes now is refused.
@@ -113,8 +113,8 @@ pub(crate) async fn run<S: Service>(
             tokio::task::yield_now().await;
             // What wants another turn comes again in the next round.
             for _ in 0..session.after_turn.len() {
-                if let Some((id, next)) = session.after_turn.pop_front() {
-                    session.take_answer(id, next());
+                if let Some((id, read, next)) = session.after_turn.pop_front() {
+                    session.take_answer(id, read, next());
                 }
                 if !session.has_room() {
                     break;
@@ -128,6 +128,12 @@ pub(crate) async fn run<S: Service>(
         let room = session.has_room();
         tokio::select! {
             biased;
+            // First, as what follows may be ready for ever.
+            () = &mut stopped, if !session.stopping => {
+                session.stop();
+                (quiet_at, leave_at) = (Instant::now() + QUIET, Instant::now() + FAREWELL_MAX);
+                (stall_max, stall_at) = (FAREWELL_MAX, stall_at.min(leave_at));
+            }
             written = write_some(&mut writer, &mut session.out), if session.out.has_remaining() => {
                 if written? == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
@@ -150,12 +156,6 @@ pub(crate) async fn run<S: Service>(
                 }
                 arrival = Instant::now();
                 quiet_at = arrival + QUIET;
-            }
-            () = &mut stopped, if !session.stopping => {
-                session.stopping = true;
-                (quiet_at, leave_at) = (Instant::now() + QUIET, Instant::now() + FAREWELL_MAX);
-                (stall_max, stall_at) = (FAREWELL_MAX, stall_at.min(leave_at));
-                session.watches.drain().for_each(|(_, watch)| watch.abort());
             }
             () = tokio::time::sleep_until(quiet_at.min(leave_at).into()), if session.stopping && served => {
                 return writer.shutdown().await;
@@ -243,20 +243,40 @@ impl<S: Service> Session<S> {
             0 => self.limits.deadline,
             ms => Duration::from_millis(ms.into()),
         };
+        let read = matches!(request, Request::Head { .. } | Request::Scan { .. } | Request::Shards { .. });
+        if matches!(request, Request::Watch { .. }) && self.watches.contains_key(&id) {
+            let error = format!("a watch with the number {id} is under way on this connection");
+            return self.answer(id, &Response::Error(Error::InvalidArgument(error)));
+        }
         let answer = self.service.call(Call { request, arrival, deadline: arrival + patience });
-        self.take_answer(id, answer);
+        self.take_answer(id, read, answer);
     }
 
-    fn take_answer(&mut self, id: u64, answer: Answer) {
+    fn take_answer(&mut self, id: u64, read: bool, answer: Answer) {
         match answer {
             Answer::Now(response) => self.answer(id, &response),
-            Answer::AfterTurn(next) => self.after_turn.push_back((id, next)),
-            Answer::Later(response) => self.pending.push(Pending::Answer(id, response)),
+            Answer::AfterTurn(_) | Answer::Later(_) if read && self.stopping => {
+                self.answer(id, &Response::Error(Error::Stopping));
+            }
+            Answer::AfterTurn(next) => self.after_turn.push_back((id, read, next)),
+            Answer::Later(response) => self.pending.push(Pending::Answer(id, read, response)),
             Answer::Many(responses) => {
                 let (handle, registration) = AbortHandle::new_pair();
                 self.watches.insert(id, handle);
                 let responses = Abortable::new(responses, registration).boxed();
                 self.pending.push(Pending::Watch(id, responses.into_future()));
+            }
+        }
+    }
+
+    /// The node stops: reads that wait are refused, watches end, and writes go on to their answers.
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.watches.drain().for_each(|(_, watch)| watch.abort());
+        for pending in std::mem::take(&mut self.pending) {
+            match pending {
+                Pending::Answer(id, true, _) => self.answer(id, &Response::Error(Error::Stopping)),
+                goes_on => self.pending.push(goes_on),
             }
         }
     }

@@ -47,6 +47,9 @@ pub struct EpochStart {
     pub previous_end: Lsn,
     /// The chained checksum at `previous_end`.
     pub previous_chain: u64,
+    /// How long an RO may read strongly under this epoch after the clock that the RW last gave back to it, ms; the next epoch begins when this
+    /// has run out everywhere (E3, R6).
+    pub lease_ms: u64,
 }
 
 /// All epochs of a log, oldest first. With the chained checksum it identifies a history (E1, E2).

@@ -7,6 +7,9 @@
 /// Words at the start of every region that belong to the transport.
 pub const BELL_WORDS: usize = 8;
 
+/// Words of the region of a link that is only tried out.
+pub const PROBE_WORDS: usize = 512;
+
 /// A region's number on a link.
 pub mod region {
     /// On the RO: control words and the ring. The RW writes.
@@ -15,11 +18,14 @@ pub mod region {
     pub const TIMESTAMPS: u32 = 2;
     /// On the RW: one RO's progress. That RO writes.
     pub const PROGRESS: u32 = 3;
+    /// On the RW, on a link that is only tried out: [`PROBE_WORDS`](super::PROBE_WORDS) words of zeros. Whoever tries it reads.
+    pub const PROBE: u32 = 4;
 }
 
 /// The log region: control words in the first page, then the ring, a record at `LSN mod ring size`.
 ///
-/// The control words are written in one go, after the ring bytes that they speak of.
+/// The control words are written after the ring bytes that they speak of: four of them in one go, the clock by a write of its own after them, and
+/// [`FLUSHED`] also alone, as soon as it moves.
 pub mod log {
     use super::BELL_WORDS;
 

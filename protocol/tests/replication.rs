@@ -2,16 +2,18 @@
 
 use std::io::{self, Cursor};
 
-use headwater_protocol::replication::{Attach, Refusal, ToRo, ToRw, receive, send};
+use headwater_protocol::replication::{Applied, Attach, Refusal, ToRo, ToRw, Transport, receive, send};
 use headwater_protocol::{Epoch, Lsn};
 
 fn attach() -> ToRw {
     ToRw::Attach(Attach {
-        applied: Lsn::new(u64::MAX),
-        last_start: Lsn::new(8),
-        chain: u64::MAX,
-        epoch: Epoch::new(3),
-        transport: "tcp".into(),
+        applied: Applied {
+            lsn: Lsn::new(u64::MAX),
+            start: Lsn::new(8),
+            chain: u64::MAX,
+            epoch: Epoch::new(3),
+        },
+        transport: Transport::Tcp,
         why: "no shared memory".into(),
     })
 }

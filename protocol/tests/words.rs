@@ -65,6 +65,7 @@ fn history() -> History {
         start: Lsn::new(start),
         previous_end: Lsn::new(previous_end),
         previous_chain: 0,
+        lease_ms: 500,
     };
     History(vec![start(1, 0, 0), start(2, 100 << 3, 100 << 3), start(5, 300 << 3, 200 << 3)])
 }

@@ -37,7 +37,7 @@ mod closing;
 mod announce;
 pub mod shm;
 pub mod tcp;
-#[cfg(feature = "verbs")]
+#[cfg_attr(not(feature = "verbs"), path = "verbs/absent.rs")]
 pub mod verbs;
 
 use std::fmt;

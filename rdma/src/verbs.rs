@@ -26,6 +26,7 @@
 //! that it bears. A peer that is merely stopped is not noticed: its memory stays readable and writable. Its owner, or whoever watches what it
 //! writes, must see to that.
 
+mod about;
 mod cm;
 mod device;
 mod establish;
@@ -48,11 +49,12 @@ use crate::closing::{Closing, Threads};
 use crate::error::{LinkError, Violation, Why};
 use crate::export::{Export, RegionId};
 use crate::{Link, Progress, Read, Transport};
+pub use about::{Device, Gid, GidKind, Port, Unavailable};
 use cm::{Event, Id, ReadDepth};
-pub use device::{Device, Gid, GidKind, Port, Unavailable, address_of, devices};
+pub use device::{address_of, devices};
 use endpoint::Endpoint;
-pub use establish::{Listener, Pending, Request, TOKEN_BYTES, connect};
-use establish::{readable, wait};
+pub use establish::{Listener, Request, Route, TOKEN_BYTES, route};
+use establish::{private_data, readable, wait};
 use handshake::Remote;
 use queue::Queue;
 use queue_pair::{CompletionChannel, Registration};
@@ -63,16 +65,16 @@ const LOOK: Duration = Duration::from_micros(50);
 
 /// Which side of a connection this is.
 pub enum Side {
-    /// The one that asked for it.
-    Connecting(Pending),
-    /// The one that was asked.
+    /// The one that asks for it, and the token that it shows.
+    Connecting(Route, [u8; TOKEN_BYTES]),
+    /// The one that is asked.
     Accepting(Request),
 }
 
 /// Links with a peer: connects the queue pairs, and tells each other over `stream`, a TCP connection past any handshake and with nothing
 /// unread, where the `exports` are. It then keeps the stream to tell when the peer is gone.
 ///
-/// Both sides call this, with a [`Pending`] and the [`Request`] that came of it, and both succeed or, but for a peer that dies at the last
+/// Both sides call this, with a [`Route`] and the [`Request`] that came of it, and both succeed or, but for a peer that dies at the last
 /// moment, neither does. It takes `silence_max` at most. A peer that acknowledges nothing for that long later is taken for dead.
 ///
 /// Errors: [`LinkError::Io`], [`LinkError::Locked`], [`LinkError::Refused`], [`LinkError::Closed`] (the peer went away).
@@ -86,10 +88,13 @@ pub fn link(
     let deadline = Instant::now() + silence_max;
     stream.set_nonblocking(false).map_err(LinkError::io("use the stream"))?;
     let endpoint = match side {
-        Side::Connecting(Pending { id, private }) => {
+        Side::Connecting(Route(id), token) => {
             let endpoint = Endpoint::new(id, &exports)?;
             let depth = endpoint.limits.reads;
-            endpoint.id.connect(&private, depth).map_err(LinkError::io("ask the peer for a connection"))?;
+            endpoint
+                .id
+                .connect(&private_data(token), depth)
+                .map_err(LinkError::io("ask the peer for a connection"))?;
             endpoint
         }
         Side::Accepting(Request { id, depth: asked, .. }) => {

@@ -51,7 +51,7 @@ fn where_there_is_no_rdma_it_says_so() {
             assert!(!matches!(unavailable, Unavailable::NoSuchDevice(_)), "{unavailable}");
             let error = Listener::bind("127.0.0.1:0".parse().unwrap()).err().unwrap();
             assert!(matches!(error, LinkError::Io { .. }), "{error}");
-            let error = verbs::connect("127.0.0.1:1".parse().unwrap(), None, TOKEN, DEADLINE).err().unwrap();
+            let error = verbs::route("127.0.0.1:1".parse().unwrap(), None, DEADLINE).err().unwrap();
             assert!(matches!(error, LinkError::Io { .. }), "{error}");
         }
     }
@@ -85,11 +85,14 @@ mod needs_devices {
         let listener = Listener::bind((far, 0).into()).unwrap();
         let address = listener.address().unwrap();
         assert_eq!(address.ip(), far);
-        let pending = verbs::connect(address, Some(near), TOKEN, DEADLINE).unwrap();
+        let route = verbs::route(address, Some(near), DEADLINE).unwrap();
         let (stream, _far) = tcp_sockets();
         let asking = thread::spawn(move || {
             let start = Instant::now();
-            (verbs::link(Side::Connecting(pending), stream, vec![], DEADLINE).err().unwrap(), start.elapsed())
+            (
+                verbs::link(Side::Connecting(route, TOKEN), stream, vec![], DEADLINE).err().unwrap(),
+                start.elapsed(),
+            )
         });
         let request = listener.accept().unwrap().unwrap();
         assert_eq!(request.token, TOKEN);
@@ -100,12 +103,12 @@ mod needs_devices {
 
         // Nobody listens there any more.
         drop(listener);
-        let pending = verbs::connect(address, Some(near), TOKEN, DEADLINE).unwrap();
+        let route = verbs::route(address, Some(near), DEADLINE).unwrap();
         let (stream, _far) = tcp_sockets();
-        refused(verbs::link(Side::Connecting(pending), stream, vec![], DEADLINE).err().unwrap());
+        refused(verbs::link(Side::Connecting(route, TOKEN), stream, vec![], DEADLINE).err().unwrap());
 
         // No device leads there.
-        let error = verbs::connect("127.0.0.1:1".parse().unwrap(), None, TOKEN, DEADLINE).err().unwrap();
+        let error = verbs::route("127.0.0.1:1".parse().unwrap(), None, DEADLINE).err().unwrap();
         assert!(matches!(error, LinkError::Io { .. }), "{error}");
     }
 
@@ -127,8 +130,7 @@ mod needs_devices {
             }
         };
         let start = Instant::now();
-        let error =
-            verbs::connect((nobody, 1).into(), Some(near), TOKEN, Duration::from_secs(2)).err().unwrap();
+        let error = verbs::route((nobody, 1).into(), Some(near), Duration::from_secs(2)).err().unwrap();
         assert!(matches!(error, LinkError::Io { .. }), "{error}");
         assert!(start.elapsed() < Duration::from_secs(4), "it took {:?}", start.elapsed());
     }
@@ -139,11 +141,11 @@ mod needs_devices {
         let [near, far] = verbs_addresses();
         let timeout = Duration::from_millis(300);
         let listener = Listener::bind((far, 0).into()).unwrap();
-        let connect = || verbs::connect(listener.address().unwrap(), Some(near), TOKEN, DEADLINE).unwrap();
+        let connect = || verbs::route(listener.address().unwrap(), Some(near), DEADLINE).unwrap();
 
         // It takes no decision.
         let (stream, _far) = tcp_sockets();
-        let error = verbs::link(Side::Connecting(connect()), stream, vec![], timeout).err().unwrap();
+        let error = verbs::link(Side::Connecting(connect(), TOKEN), stream, vec![], timeout).err().unwrap();
         let LinkError::Io { source, .. } = &error else { panic!("{error}") };
         assert_eq!(source.kind(), ErrorKind::TimedOut, "{error}");
         let request = listener.accept().unwrap().unwrap();
@@ -165,9 +167,9 @@ mod needs_devices {
         let address = listener.address().unwrap();
         let ask = || {
             let (stream, far) = tcp_sockets();
-            let pending = verbs::connect(address, Some(near), TOKEN, DEADLINE).unwrap();
+            let route = verbs::route(address, Some(near), DEADLINE).unwrap();
             let asking = thread::spawn(move || {
-                verbs::link(Side::Connecting(pending), stream, vec![], DEADLINE).map(drop).unwrap_err()
+                verbs::link(Side::Connecting(route, TOKEN), stream, vec![], DEADLINE).map(drop).unwrap_err()
             });
             (asking, far)
         };
@@ -418,9 +420,9 @@ mod peer {
         let addresses = std::env::var(PEER).expect("only for a process that a test here has started");
         let (control, device) = addresses.split_once(' ').unwrap();
         let [near, _] = verbs_addresses();
-        let pending = verbs::connect(device.parse().unwrap(), Some(near), TOKEN, DEADLINE).unwrap();
+        let route = verbs::route(device.parse().unwrap(), Some(near), DEADLINE).unwrap();
         let stream = TcpStream::connect(control).unwrap();
-        verbs::link(Side::Connecting(pending), stream, exports, DEADLINE)
+        verbs::link(Side::Connecting(route, TOKEN), stream, exports, DEADLINE)
     }
 
     #[test]

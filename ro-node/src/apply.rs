@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use headwater_protocol::{Epoch, Lsn};
+use headwater_protocol::Lsn;
+use headwater_protocol::replication::Applied;
 use headwater_shard_log::{ShardLog, Violation};
 use headwater_wal::{Received, Receiver, Record, Unverified};
 use thiserror::Error;
@@ -12,15 +13,6 @@ use thiserror::Error;
 const BATCH: usize = 1024;
 /// How long bytes below the tail may fail to verify before they are fetched again.
 const UNVERIFIED_MAX: Duration = Duration::from_secs(1);
-
-/// Where an RO stands: the last record that it applied.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Applied {
-    pub(crate) lsn: Lsn,
-    pub(crate) start: Lsn,
-    pub(crate) chain: u64,
-    pub(crate) epoch: Epoch,
-}
 
 /// Why a link cannot be followed any further.
 #[derive(Debug, Error)]

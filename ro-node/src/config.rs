@@ -1,17 +1,6 @@
+use headwater_attach::Choice;
 use headwater_node::config::{Common, ConfigError, Setting};
 use serde::{Deserialize, Serialize};
-
-/// By which transport an RO attaches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum TransportChoice {
-    /// The best that both sides have.
-    Auto,
-    /// Shared memory or nothing.
-    Shm,
-    /// Tcp, whatever there is.
-    Tcp,
-}
 
 /// What an RO is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,13 +8,15 @@ pub(crate) struct Config {
     #[serde(flatten)]
     pub(crate) common: Common,
     pub(crate) rw: Option<String>,
-    pub(crate) transport: TransportChoice,
+    pub(crate) transport: Choice,
+    pub(crate) rdma: Option<String>,
 }
 
 impl Config {
-    pub(crate) const SETTINGS: [Setting; 2] = [
+    pub(crate) const SETTINGS: [Setting; 3] = [
         Setting("rw", "HOST:PORT", "the RW to attach to (required)"),
-        Setting("transport", "auto|shm|tcp", "how the log and timestamps come"),
+        Setting("transport", "auto|shm|verbs|tcp", "how the log and timestamps come"),
+        Setting("rdma", "ADDRESS|DEVICE", "the RDMA device to use [default: any that leads to the RW]"),
     ];
 
     /// The RW's address, once everything is checked.
@@ -39,6 +30,6 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { common: Common::new("ro", "127.0.0.1:0"), rw: None, transport: TransportChoice::Auto }
+        Config { common: Common::new("ro", "127.0.0.1:0"), rw: None, transport: Choice::Auto, rdma: None }
     }
 }

@@ -1,35 +1,33 @@
 //! The thread that follows the RW: attaches, applies, reports, and begins again when the link is gone.
 
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headwater_attach::{AttachError, Attached, Better, Choice, Peer, attach, layout};
 use headwater_protocol::Lsn;
 use headwater_protocol::regions::{log, progress, region, state};
-use headwater_protocol::replication::Hello;
+use headwater_protocol::replication::Applied;
 use headwater_rdma::{LinkError, Region};
-use headwater_timestamp::Layout;
 use headwater_wal::Receiver;
 use parking_lot::Mutex;
 use thiserror::Error;
 use tracing::{error, info, warn};
+use uuid::Uuid;
 
-use crate::apply::{Applied, Applier, ApplyError};
-use crate::attach::{AttachError, Attached, attach};
-use crate::config::TransportChoice;
+use crate::apply::{Applier, ApplyError};
 use crate::intake::Intake;
 use crate::state::{About, State};
 use crate::upstream::{Upstream, lease_clock_us};
 
-/// Between attempts to attach: doubled each time, from the first to the second.
+/// Between attempts to attach: doubled each time, from the first to the second, less what [`jitter`] takes.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a record the thread looks again this many times, giving way each time, before it sleeps.
 const LOOKS: u32 = 64;
 /// The RW hears of the room in the ring at the latest when one in so many parts of it has become free.
 const ROOM_PARTS: u64 = 4;
-/// How often an RO on tcp tries whether shared memory has come to be possible.
+/// How often an RO tries whether a better transport has come to be possible.
 const BETTER_RETRY: Duration = Duration::from_secs(10);
 
 /// Why the RO cannot go on at all.
@@ -44,9 +42,8 @@ pub(crate) enum FollowError {
 /// What the thread is told.
 pub(crate) struct Follow {
     pub(crate) state: Arc<State>,
-    pub(crate) rw: String,
-    pub(crate) hello: Hello,
-    pub(crate) transport: TransportChoice,
+    pub(crate) peer: Peer,
+    pub(crate) transport: Choice,
 }
 
 /// The running thread.
@@ -98,9 +95,9 @@ impl Follow {
         let mut ever = false;
         let mut said = String::new();
         while !shared.stop.load(Ordering::SeqCst) {
-            let mut hello = self.hello.clone();
-            hello.cluster_id = self.state.about.lock().cluster_id;
-            match attach(&self.rw, &hello, applied, self.transport) {
+            let mut peer = self.peer.clone();
+            peer.hello.cluster_id = self.state.about.lock().cluster_id;
+            match attach(&peer, applied, self.transport) {
                 Ok(attached) => {
                     (ever, retry) = (true, RETRY.0);
                     said.clear();
@@ -118,7 +115,7 @@ impl Follow {
                         self.state.about.lock().why.clone_from(&text);
                         said = text;
                     }
-                    std::thread::park_timeout(retry);
+                    std::thread::park_timeout(retry.mul_f64(jitter()));
                     retry = (retry * 2).min(RETRY.1);
                 }
             }
@@ -134,13 +131,9 @@ impl Follow {
         shared: &Shared,
     ) -> (Applied, Result<(), FollowError>) {
         let Attached { link, log_region, welcome, why, better } = attached;
-        let lease = Duration::from_millis(welcome.lease_ms);
-        let layout = Layout {
-            shard_slots: welcome.shard_slots,
-            page_slots: welcome.page_slots,
-            page_entries: welcome.page_entries,
-        };
-        let epoch = welcome.history.current().map(|epoch| epoch.epoch).unwrap_or_default();
+        let lease = welcome.lease();
+        let layout = layout(&welcome);
+        let epoch = welcome.epoch().map(|epoch| epoch.epoch).unwrap_or_default();
         info!(
             rw = %welcome.address, transport = %link.transport(), %epoch, from = %applied.lsn, %why,
             "attached to the RW"
@@ -153,7 +146,6 @@ impl Follow {
             welcome.history,
             applied.lsn,
             applied.chain,
-            welcome.entry_bytes_max,
         );
         let lease_us = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX);
         let intake = Intake::new(log_region.clone(), epoch, Applier::new(receiver, applied));
@@ -172,7 +164,7 @@ impl Follow {
             heartbeat: lease / 4,
             beat: None,
         };
-        let ended = following.run(shared, better.as_deref());
+        let ended = following.run(shared, Lookout::new(&self.peer, better));
         let stands = upstream.intake.close();
         *shared.region.lock() = None;
         let (why, result) = match ended {
@@ -188,6 +180,11 @@ impl Follow {
     }
 }
 
+/// From a half to 1, so that ROs that lost their RW together do not all come back together.
+fn jitter() -> f64 {
+    0.5 + f64::from(Uuid::new_v4().as_bytes()[0]) / 510.0
+}
+
 /// What ended a link against the RO's will.
 enum Lost {
     Link(LinkError),
@@ -197,6 +194,38 @@ enum Lost {
 impl From<LinkError> for Lost {
     fn from(error: LinkError) -> Lost {
         Lost::Link(error)
+    }
+}
+
+/// Tries out better transports now and then, beside the link that there is.
+struct Lookout {
+    peer: Peer,
+    better: Vec<Better>,
+    at: Instant,
+    trying: Option<JoinHandle<bool>>,
+}
+
+impl Lookout {
+    fn new(peer: &Peer, better: Vec<Better>) -> Lookout {
+        Lookout { peer: peer.clone(), better, at: Instant::now() + BETTER_RETRY, trying: None }
+    }
+
+    /// Whether one is to be had. Takes no time.
+    fn has_found(&mut self) -> bool {
+        if self.better.is_empty() {
+            return false;
+        }
+        if self.trying.as_ref().is_some_and(JoinHandle::is_finished) {
+            return self.trying.take().is_some_and(|trying| trying.join().unwrap_or(false));
+        }
+        if self.trying.is_none() && self.at <= Instant::now() {
+            let (peer, better) = (self.peer.clone(), self.better.clone());
+            let look = move || better.into_iter().any(|better| better.is_there(&peer));
+            // It ends by itself, in bounded time, also when nobody waits for it any more.
+            self.at = Instant::now() + BETTER_RETRY;
+            self.trying = std::thread::Builder::new().name("lookout".into()).spawn(look).ok();
+        }
+        false
     }
 }
 
@@ -218,9 +247,8 @@ struct Following<'a> {
 
 impl Following<'_> {
     /// Follows until there is a reason to leave, which it gives.
-    fn run(&mut self, shared: &Shared, better: Option<&str>) -> Result<&'static str, Lost> {
+    fn run(&mut self, shared: &Shared, mut lookout: Lookout) -> Result<&'static str, Lost> {
         let mut looks = 0;
-        let mut better_at = Instant::now() + BETTER_RETRY;
         loop {
             let seen = self.region.rings();
             if shared.stop.load(Ordering::SeqCst) {
@@ -240,13 +268,8 @@ impl Following<'_> {
                 self.report()?;
                 return Ok("the RW stopped in order");
             }
-            if let Some(socket) = better
-                && better_at <= Instant::now()
-            {
-                better_at = Instant::now() + BETTER_RETRY;
-                if UnixStream::connect(socket).is_ok() {
-                    return Ok("a better transport may be had");
-                }
+            if lookout.has_found() {
+                return Ok("a better transport is to be had");
             }
             if looks > 0 {
                 looks -= 1;
@@ -276,15 +299,15 @@ impl Following<'_> {
         Ok(stepped.moved)
     }
 
-    /// Writes the progress words (S4); wakes the RW's shipper when a good part of the ring has become free.
+    /// Writes the progress words (S4); wakes the RW's shipper at the first, which it waits for, and when a good part of the ring has become free.
     fn report(&mut self) -> Result<(), LinkError> {
         let received = self.received;
         let words = [received.get(), self.applied.get(), 0, lease_clock_us()];
         let link = &self.upstream.link;
         link.write(region::PROGRESS, progress::RECEIVED, &words)?;
         self.reported = words;
-        self.beat = Some(Instant::now());
-        if received.since(self.rung_at) >= self.ring_bytes / ROOM_PARTS {
+        let first = self.beat.replace(Instant::now()).is_none();
+        if first || received.since(self.rung_at) >= self.ring_bytes / ROOM_PARTS {
             self.rung_at = received;
             link.ring(region::PROGRESS)?;
         }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use headwater_protocol::regions::log;
+use headwater_protocol::replication::Applied;
 use headwater_protocol::{Epoch, Lsn};
 use headwater_rdma::Region;
 use parking_lot::Mutex;
 
-use crate::apply::{Applied, Applier, ApplyError};
+use crate::apply::{Applier, ApplyError};
 use crate::state::State;
 
 /// The RO's own region on one link, and what reads it.

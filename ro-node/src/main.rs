@@ -4,7 +4,6 @@
 //! `upstream` (timestamps) → the shard log.
 
 mod config;
-mod attach;
 mod apply;
 mod intake;
 mod upstream;
@@ -17,6 +16,7 @@ mod service;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use headwater_attach::Peer;
 use headwater_node::config::{Common, ConfigError, load};
 use headwater_node::{Server, ServerError, Stop, init_logging, terminated, write_ready_file};
 use headwater_protocol::limits::ENTRY_BYTES_MAX_DEFAULT;
@@ -68,6 +68,7 @@ fn main() -> ExitCode {
 
 fn run(config: Config) -> Result<(), RunError> {
     let rw = config.validate()?;
+    headwater_node::exit_on_panic();
     headwater_node::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -86,7 +87,8 @@ fn run(config: Config) -> Result<(), RunError> {
         cluster: config.common.cluster.clone(),
         cluster_id: None,
     };
-    let follow = Follow { state: state.clone(), rw, hello, transport: config.transport };
+    let peer = Peer { rw, hello, rdma: config.rdma };
+    let follow = Follow { state: state.clone(), peer, transport: config.transport };
     let ended = stop.clone();
     let follower =
         Follower::start(follow, move || ended.stop()).map_err(RunError::io("cannot start the follower"))?;
@@ -98,9 +100,10 @@ fn run(config: Config) -> Result<(), RunError> {
     });
 
     let served = runtime.block_on(async {
+        let listener = server.listen()?;
         let sessions = {
             let (common, stop) = (config.common.clone(), stop.clone());
-            tokio::spawn(async move { server.run(service, &common, ENTRY_BYTES_MAX_DEFAULT, stop).await })
+            tokio::spawn(async move { listener.run(service, &common, ENTRY_BYTES_MAX_DEFAULT, stop).await })
         };
         if let Some(path) = &config.common.ready_file {
             write_ready_file(path, &address)?;

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use headwater_node::Query;
 use headwater_protocol::response::Response;
-use headwater_protocol::{Lsn, Served, ShardName};
+use headwater_protocol::{Error, Lsn, Served, ShardName};
 use headwater_shard_log::Bounds;
 use headwater_timestamp::{Layout, Nanos};
 
@@ -51,6 +51,11 @@ impl State {
                         () = upstream.renewed() => {}
                         () = self.replaced(&upstream) => {}
                     }
+                }
+                Err(NoTimestamp::Busy) => {
+                    return Response::Error(Error::Overloaded(
+                        "too many timestamps are being fetched".into(),
+                    ));
                 }
                 // The follower sees the same and takes the upstream away; then another comes, or the deadline.
                 Err(NoTimestamp::LinkGone) => self.replaced(&upstream).await,

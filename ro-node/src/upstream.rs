@@ -19,6 +19,8 @@ pub(crate) enum NoTimestamp {
     LinkGone,
     /// The RO's right to read strongly has run out (E3, R6); it may be renewed.
     NoRight,
+    /// More fetches are under way than the link takes.
+    Busy,
 }
 
 /// µs on a clock that goes on while the host sleeps: a lease must not outlive a suspended machine.
@@ -117,7 +119,10 @@ impl Upstream {
             self.link.read(region::TIMESTAMPS, word)
         };
         let stamp = self.lamports[word].get(arrival, now, fetch).await;
-        let stamp = stamp.map_err(|_: LinkError| NoTimestamp::LinkGone)?;
+        let stamp = stamp.map_err(|error| match error {
+            LinkError::TooManyReads(_) => NoTimestamp::Busy,
+            _ => NoTimestamp::LinkGone,
+        })?;
         // After the sample, never before.
         if self.lease_left_us() == 0 { Err(NoTimestamp::NoRight) } else { Ok(stamp) }
     }

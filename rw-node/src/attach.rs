@@ -6,16 +6,16 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use headwater_node::Stop;
+use headwater_node::{ACCEPT_PAUSE, Stop};
 use headwater_protocol::Lsn;
-use headwater_protocol::regions::{progress, region};
+use headwater_protocol::regions::{PROBE_WORDS, progress, region};
 use headwater_protocol::replication::{
-    Attach, Hello, Refusal, SILENT_LEASES, STEP_MAX, ToRo, ToRw, Welcome, receive, send,
+    Applied, Attach, Hello, Refusal, SILENT_LEASES, STEP_MAX, ToRo, ToRw, Transport, Welcome, receive, send,
 };
-use headwater_rdma::{Access, Export, Link, Region};
+use headwater_rdma::{Access, Export, Link, Region, verbs};
 use headwater_wal::Wal;
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -25,28 +25,59 @@ use uuid::Uuid;
 use crate::commit::Commit;
 use crate::replicas::Replica;
 use crate::ship::Shipper;
+use crate::verbs_door::VerbsDoor;
 
-/// Conversations at once.
-const CONVERSING_MAX: usize = 64;
+/// Conversations at once; an RO on tcp has two, the second being short.
+const CONVERSING_MAX: usize = 256;
+
+/// Links that wait for their second connection, by their tokens.
+#[derive(Clone, Default)]
+pub(crate) struct Joining(Arc<Mutex<HashMap<Uuid, SyncSender<Second>>>>);
+
+/// The second connection of a link: of a tcp link, or of an RDMA one.
+pub(crate) enum Second {
+    Tcp(TcpStream),
+    Verbs(verbs::Request),
+}
+
+impl Joining {
+    fn expect(&self, token: Uuid) -> Receiver<Second> {
+        let (sender, receiver) = sync_channel(1);
+        self.0.lock().insert(token, sender);
+        receiver
+    }
+
+    fn forget(&self, token: &Uuid) {
+        self.0.lock().remove(token);
+    }
+
+    /// A second connection has come; it is closed if nobody waits for it.
+    pub(crate) fn came(&self, token: Uuid, second: Second) -> Result<(), AttachError> {
+        let Some(waiting) = self.0.lock().remove(&token) else { return Err(AttachError::JoinsNothing) };
+        // Whoever waited has given up if this fails, and says so itself.
+        let _ = waiting.send(second);
+        Ok(())
+    }
+}
 
 /// Everything an attaching RO is told or connected to.
 pub(crate) struct Attacher {
     pub(crate) welcome: Welcome,
-    pub(crate) lease: Duration,
     pub(crate) wal: Arc<Wal>,
     pub(crate) table: Arc<Region>,
     pub(crate) commit: Arc<Commit>,
     pub(crate) stop: Stop,
     pub(crate) closing: Stop,
-    /// Links of tcp that wait for their second connection.
-    pub(crate) joining: Mutex<HashMap<Uuid, SyncSender<TcpStream>>>,
+    /// Links that wait for their second connection.
+    pub(crate) joining: Joining,
+    pub(crate) verbs: VerbsDoor,
     /// Conversations under way.
     pub(crate) conversing: AtomicUsize,
 }
 
 /// Why an RO is not attached.
 #[derive(Debug, Error)]
-enum AttachError {
+pub(crate) enum AttachError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("{1}")]
@@ -57,6 +88,10 @@ enum AttachError {
     Region(#[from] headwater_rdma::RegionError),
     #[error("the second connection of the link did not come within {STEP_MAX:?}")]
     NotJoined,
+    #[error("a connection joins no link")]
+    JoinsNothing,
+    #[error("the transport that was asked for does not go by the connections that came")]
+    OtherTransport,
 }
 
 /// The connection on which the RO speaks: what it is decides the transport.
@@ -107,7 +142,7 @@ impl Attacher {
     pub(crate) fn spawn(self: &Arc<Self>, stream: Stream) {
         if self.conversing.fetch_add(1, Ordering::Relaxed) >= CONVERSING_MAX {
             self.conversing.fetch_sub(1, Ordering::Relaxed);
-            warn!("{CONVERSING_MAX} ROs are attaching at once; one more is turned away");
+            warn!("{CONVERSING_MAX} conversations with ROs are under way; one more is turned away");
             return;
         }
         let attacher = self.clone();
@@ -127,66 +162,93 @@ impl Attacher {
         stream.patience(Some(STEP_MAX))?;
         let hello = match receive(&mut stream)? {
             ToRw::Hello(hello) => hello,
-            ToRw::Join { token } => return self.join(token, stream),
-            ToRw::Attach(_) => {
+            ToRw::Join { token } => {
+                let Stream::Tcp(stream) = stream else { return Err(AttachError::JoinsNothing) };
+                return self.joining.came(token, Second::Tcp(stream));
+            }
+            ToRw::Attach(_) | ToRw::Probe { .. } => {
                 return self.refuse(&mut stream, Refusal::Invalid, "hello comes first".into());
             }
         };
         if let Some((refusal, message)) = self.stranger(&hello) {
             return self.refuse(&mut stream, refusal, message);
         }
-        send(&mut stream, &ToRo::Welcome(Box::new(self.welcome.clone())))?;
+        let mut welcome = self.welcome.clone();
+        (welcome.verbs, welcome.no_verbs) = self.verbs.offer();
+        send(&mut stream, &ToRo::Welcome(Box::new(welcome)))?;
         let attach = match receive(&mut stream) {
             Ok(ToRw::Attach(attach)) => attach,
+            Ok(ToRw::Probe { transport }) => return self.probe(stream, transport),
             Ok(_) => return self.refuse(&mut stream, Refusal::Invalid, "attach comes next".into()),
             // It only looked: the conversation goes on elsewhere.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        if let Some(message) = self.diverged(&attach) {
+        if let Some(message) = self.diverged(&attach.applied) {
             return self.refuse(&mut stream, Refusal::Diverged, message);
         }
 
-        let start = self.wal.history().next_start(attach.applied);
+        let start = self.wal.history().next_start(attach.applied.lsn);
         let progress_region = Region::create("headwater-progress", progress::WORDS)?;
         progress_region.words()[progress::RECEIVED].store(start.get(), Ordering::Release);
-        progress_region.words()[progress::APPLIED].store(attach.applied.get(), Ordering::Release);
+        progress_region.words()[progress::APPLIED].store(attach.applied.lsn.get(), Ordering::Release);
         let exports = vec![
             Export { id: region::TIMESTAMPS, region: self.table.clone(), access: Access::Read },
             Export { id: region::PROGRESS, region: progress_region.clone(), access: Access::Write },
         ];
-        let link = self.link(stream, exports)?;
+        let link = self.link(stream, attach.transport, exports)?;
         self.ship(hello, attach, start, link, progress_region)?;
         Ok(())
     }
 
-    fn link(&self, mut stream: Stream, exports: Vec<Export>) -> Result<Arc<dyn Link>, AttachError> {
+    /// Makes the link over which the peer goes on.
+    fn link(
+        &self,
+        mut stream: Stream,
+        transport: Transport,
+        exports: Vec<Export>,
+    ) -> Result<Arc<dyn Link>, AttachError> {
+        let silence_max = self.welcome.lease() * SILENT_LEASES;
         let token = Uuid::new_v4();
-        let silence_max = self.lease * SILENT_LEASES;
-        let (sender, receiver) = sync_channel(1);
-        self.joining.lock().insert(token, sender);
-        let joined =
-            send(&mut stream, &ToRo::Attached { token }).map_err(AttachError::from).and_then(
-                |()| match stream {
-                    Stream::Unix(stream) => Ok(headwater_rdma::shm::link(stream, exports, STEP_MAX)?),
-                    Stream::Tcp(out) => {
-                        let agent = receiver.recv_timeout(STEP_MAX).map_err(|_| AttachError::NotJoined)?;
-                        Ok(headwater_rdma::tcp::link(out, agent, exports, silence_max)?)
-                    }
+        let second = self.joining.expect(token);
+        let joined = send(&mut stream, &ToRo::Attached { token }).map_err(AttachError::from).and_then(|()| {
+            let second = || second.recv_timeout(STEP_MAX).map_err(|_| AttachError::NotJoined);
+            match (transport, stream) {
+                (Transport::Shm, Stream::Unix(stream)) => {
+                    Ok(headwater_rdma::shm::link(stream, exports, STEP_MAX)?)
+                }
+                (Transport::Tcp, Stream::Tcp(out)) => match second()? {
+                    Second::Tcp(agent) => Ok(headwater_rdma::tcp::link(out, agent, exports, silence_max)?),
+                    Second::Verbs(_) => Err(AttachError::OtherTransport),
                 },
-            );
-        self.joining.lock().remove(&token);
+                (Transport::Verbs, Stream::Tcp(stream)) => match second()? {
+                    Second::Verbs(request) => {
+                        let side = verbs::Side::Accepting(request);
+                        Ok(verbs::link(side, stream, exports, silence_max)?)
+                    }
+                    Second::Tcp(_) => Err(AttachError::OtherTransport),
+                },
+                _ => Err(AttachError::OtherTransport),
+            }
+        });
+        self.joining.forget(&token);
         joined
     }
 
-    fn join(&self, token: Uuid, stream: Stream) -> Result<(), AttachError> {
-        let waiting = self.joining.lock().remove(&token);
-        let (Some(waiting), Stream::Tcp(stream)) = (waiting, stream) else {
-            return Err(AttachError::Refused(Refusal::Invalid, "a connection joins no link".into()));
-        };
-        // Whoever waited has given up if this fails, and says so itself.
-        let _ = waiting.send(stream);
-        Ok(())
+    /// A link that somebody only tries out: kept until it closes, for as long as a step may take.
+    fn probe(&self, stream: Stream, transport: Transport) -> Result<(), AttachError> {
+        let words = Region::create("headwater-probe", PROBE_WORDS)?;
+        let export = Export { id: region::PROBE, region: words.clone(), access: Access::Read };
+        let link = self.link(stream, transport, vec![export])?;
+        let until = Instant::now() + STEP_MAX;
+        loop {
+            let seen = words.rings();
+            let left = until.saturating_duration_since(Instant::now());
+            if link.closed() || left.is_zero() {
+                return Ok(());
+            }
+            words.sleep(seen, left);
+        }
     }
 
     fn ship(
@@ -212,7 +274,7 @@ impl Attacher {
             replica: replica.clone(),
             wal: self.wal.clone(),
             commit: self.commit.clone(),
-            heartbeat: self.lease / 4,
+            heartbeat: self.welcome.lease() / 4,
             closing: self.closing.clone(),
         };
         self.commit.replicas.add(replica, move || shipper.run(start))
@@ -249,29 +311,29 @@ impl Attacher {
     }
 
     /// Where the RO's history is no prefix of ours (E1, E2), exactly; none if it is one.
-    fn diverged(&self, attach: &Attach) -> Option<String> {
-        if attach.applied == Lsn::ZERO {
+    fn diverged(&self, applied: &Applied) -> Option<String> {
+        if applied.lsn == Lsn::ZERO {
             return None;
         }
-        let at = format!("LSN {} of epoch {}", attach.applied, attach.epoch);
-        if attach.applied > self.wal.flushed() {
+        let at = format!("LSN {} of epoch {}", applied.lsn, applied.epoch);
+        if applied.lsn > self.wal.flushed() {
             return Some(format!(
                 "the RO has applied up to {at}, the RW's log ends at {}",
                 self.wal.flushed()
             ));
         }
-        match self.wal.record_at(attach.last_start) {
+        match self.wal.record_at(applied.start) {
             Ok(record)
-                if record.end == attach.applied
-                    && record.epoch == attach.epoch
-                    && record.chain == attach.chain =>
+                if record.end == applied.lsn
+                    && record.epoch == applied.epoch
+                    && record.chain == applied.chain =>
             {
                 None
             }
             Ok(record) => Some(format!(
                 "the RO's last record ends at {at} with checksum {:016x}; the RW's record that begins at {} ends at {} in \
                  epoch {} with checksum {:016x}",
-                attach.chain, attach.last_start, record.end, record.epoch, record.chain
+                applied.chain, applied.start, record.end, record.epoch, record.chain
             )),
             Err(error) => Some(format!("the RO's last record ends at {at}; the RW has none there: {error}")),
         }
@@ -287,7 +349,11 @@ pub(crate) fn listen_on_host(listener: std::os::unix::net::UnixListener, attache
         }
         match stream {
             Ok(stream) => attacher.spawn(Stream::Unix(stream)),
-            Err(error) => warn!(%error, "cannot accept an RO on this host"),
+            Err(error) => {
+                warn!(%error, "cannot accept an RO on this host");
+                // It is the process's resources that are short, and not for want of asking.
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use headwater_node::config::{Common, ConfigError, Setting};
 use headwater_protocol::limits::{ENTRY_BYTES_MAX, ENTRY_BYTES_MAX_DEFAULT};
+use headwater_protocol::replication::{LEASE, RING_BYTES};
 use headwater_timestamp::Layout;
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +26,11 @@ pub(crate) struct Config {
     pub(crate) page_entries: u32,
     #[serde(with = "humantime_serde")]
     pub(crate) lease: Duration,
+    pub(crate) rdma: String,
 }
 
 impl Config {
-    pub(crate) const SETTINGS: [Setting; 9] = [
+    pub(crate) const SETTINGS: [Setting; 10] = [
         Setting("data_dir", "DIR", "where the log is kept (required)"),
         Setting("segment_bytes", "SIZE", "size of a segment file: a power of two from 64KiB to 1GiB"),
         Setting("ring_bytes", "SIZE", "size of the ring, here and on every RO: a power of two"),
@@ -38,6 +40,7 @@ impl Config {
         Setting("page_slots", "N", "slots of the timestamp table for pages"),
         Setting("page_entries", "N", "seqnos of a page"),
         Setting("lease", "TIME", "how long an RO may read strongly without hearing from the RW"),
+        Setting("rdma", "auto|off|ADDRESS|DEVICE", "the RDMA devices by which ROs may come"),
     ];
 
     /// The data directory and the layout of the timestamp table, once everything is checked.
@@ -56,7 +59,7 @@ impl Config {
             return wrong(format!("entry_bytes_max: 1 to {ENTRY_BYTES_MAX} bytes, not {entry}"));
         }
         let ring = self.ring_bytes.as_u64();
-        if !ring.is_power_of_two() || !(64 << 10..=16 << 30).contains(&ring) {
+        if !ring.is_power_of_two() || !RING_BYTES.contains(&ring) {
             return wrong(format!("ring_bytes: a power of two from 64KiB to 16GiB, not {ring}"));
         }
         if ring < entry * RING_ENTRIES_MIN {
@@ -67,7 +70,7 @@ impl Config {
         if self.in_flight_max == 0 {
             return wrong("in_flight_max: at least 1".into());
         }
-        if self.lease < Duration::from_millis(20) || self.lease > Duration::from_secs(60) {
+        if !LEASE.contains(&self.lease) {
             return wrong(format!("lease: 20ms to 60s, not {:?}", self.lease));
         }
         let layout = Layout {
@@ -93,6 +96,7 @@ impl Default for Config {
             page_slots: 65_536,
             page_entries: 64,
             lease: Duration::from_millis(500),
+            rdma: "auto".into(),
         }
     }
 }

@@ -9,6 +9,7 @@ mod replicas;
 mod commit;
 mod ship;
 mod attach;
+mod verbs_door;
 mod service;
 
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,29 +20,30 @@ use std::time::Instant;
 
 use headwater_node::config::{Common, ConfigError, load};
 use headwater_node::{
-    Counters, Server, ServerError, Stop, Timer, init_logging, terminated, write_ready_file,
+    Counters, EXIT_FAULT, Listener, Server, ServerError, Stop, Timer, init_logging, terminated,
+    write_ready_file,
 };
 use headwater_protocol::regions::log;
 use headwater_protocol::replication::Welcome;
 use headwater_rdma::Region;
 use headwater_rdma::shm::boot_id;
+use headwater_rdma::verbs::Request;
 use headwater_shard_log::ShardLog;
 use headwater_timestamp::Table;
 use headwater_wal::{Wal, WalOptions, spawn_flusher};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use crate::attach::Attacher;
+use crate::attach::{Attacher, Joining, Second};
 use crate::commit::Commit;
 use crate::config::Config;
 use crate::replicas::Replicas;
 use crate::service::Rw;
+use crate::verbs_door::{Rdma, VerbsDoor};
 use crate::write::Writer;
 
 /// The process ends with this when the disk failed it (W5): what was not acknowledged may or may not be in the log.
 const EXIT_DISK_FAILED: i32 = 74;
-/// The process ends with this when it finds a fault in itself.
-const EXIT_FAULT: i32 = 70;
 
 #[derive(Debug, thiserror::Error)]
 enum StartError {
@@ -82,6 +84,7 @@ fn io_error(doing: &'static str) -> impl FnOnce(std::io::Error) -> StartError {
 fn run(config: Config) -> Result<(), StartError> {
     let timer = Timer::start();
     let (data_dir, layout) = config.validate()?;
+    headwater_node::exit_on_panic();
     headwater_node::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -101,6 +104,7 @@ fn run(config: Config) -> Result<(), StartError> {
         dir: data_dir.clone(),
         cluster: config.common.cluster.clone(),
         segment_bytes: config.segment_bytes.as_u64(),
+        lease: config.lease,
     };
     let (wal, appender) = Wal::open(options, log_region, log::RING, ring_bytes, &mut |change, lsn| {
         log.apply(change, lsn).map(drop).map_err(|violation| violation.to_string())
@@ -134,7 +138,8 @@ fn run(config: Config) -> Result<(), StartError> {
             .map_err(io_error("cannot start the flusher"))?
     };
 
-    // The doors.
+    // The doors. The log opened when no RO could read strongly under the epoch before any more (E3), so what was
+    // recovered may be shown from here on, and not before.
     let stop = Stop::default();
     let closing = Stop::default();
     let socket = data_dir.join("rw.sock");
@@ -147,46 +152,52 @@ fn run(config: Config) -> Result<(), StartError> {
         cluster_id: wal.cluster_id(),
         history: wal.history().clone(),
         ring_bytes,
-        entry_bytes_max,
         shard_slots: layout.shard_slots,
         page_slots: layout.page_slots,
         page_entries: layout.page_entries,
-        lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
         boot_id: boot_id().map_err(io_error("cannot read the host's boot id"))?,
+        verbs: Vec::new(),
+        no_verbs: String::new(),
         shm_socket: host_listener.as_ref().map(|_| absolute(&socket)),
+    };
+    let joining = Joining::default();
+    let verbs = {
+        let joining = joining.clone();
+        let came = move |request: Request| {
+            if let Err(error) = joining.came(Uuid::from_bytes(request.token), Second::Verbs(request)) {
+                warn!(%error, "an RDMA connection is turned down");
+            }
+        };
+        VerbsDoor::open(Rdma::from(&*config.rdma), came)
+            .map_err(io_error("cannot start the door for RDMA"))?
     };
     let attacher = Arc::new(Attacher {
         welcome,
-        lease: config.lease,
         wal: wal.clone(),
         table: table_region,
         commit: commit.clone(),
         stop: stop.clone(),
         closing: closing.clone(),
-        joining: Default::default(),
+        joining,
+        verbs,
         conversing: Default::default(),
     });
     let host_door = host_listener.map(|listener| {
         let attacher = attacher.clone();
         std::thread::spawn(move || attach::listen_on_host(listener, &attacher))
     });
-    // A first epoch has no predecessor whom an RO could still believe. A quarter more for clocks that run apart.
-    let has_predecessor = wal.history().0.len() > 1;
-    let writable_from =
-        if has_predecessor { Instant::now() + config.lease + config.lease / 4 } else { Instant::now() };
     let service = Arc::new(Rw {
         commit: commit.clone(),
         wal: wal.clone(),
-        attacher,
+        attacher: attacher.clone(),
         counters: Counters::default(),
         timer,
-        writable_from,
     });
 
     runtime.block_on(async {
+        let listener = server.listen()?;
         let sessions =
-            tokio::spawn(serve(server, service, config.common.clone(), entry_bytes_max, stop.clone()));
-        tokio::time::sleep_until(writable_from.into()).await;
+            tokio::spawn(serve(listener, service, config.common.clone(), entry_bytes_max, stop.clone()));
         if let Some(path) = &config.common.ready_file {
             write_ready_file(path, &address)?;
         }
@@ -208,23 +219,31 @@ fn run(config: Config) -> Result<(), StartError> {
     flusher.stop();
     closing.stop();
     commit.replicas.ring_all();
-    commit.replicas.join();
+    commit.replicas.part();
+    attacher.verbs.shut();
     if let Some(door) = host_door {
-        // Wakes the listener, which then sees that it is to stop.
-        drop(UnixStream::connect(&socket));
-        if door.join().is_err() {
-            error!("the host's door panicked");
-        }
-        if let Err(error) = std::fs::remove_file(&socket) {
-            warn!(%error, socket = %socket.display(), "cannot remove the socket");
+        // Wakes the listener, which then sees that it is to stop. Where somebody has taken the socket away nothing wakes it: it ends with
+        // the process.
+        match UnixStream::connect(&socket) {
+            Ok(_) => {
+                if door.join().is_err() {
+                    error!("the host's door panicked");
+                }
+                if let Err(error) = std::fs::remove_file(&socket) {
+                    warn!(%error, socket = %socket.display(), "cannot remove the socket");
+                }
+            }
+            Err(error) => {
+                warn!(%error, socket = %socket.display(), "the socket for ROs of this host is gone")
+            }
         }
     }
     info!("stopped");
     Ok(())
 }
 
-async fn serve(server: Server, service: Arc<Rw>, common: Common, entry_bytes_max: usize, stop: Stop) {
-    server.run(service, &common, entry_bytes_max, stop).await;
+async fn serve(listener: Listener, service: Arc<Rw>, common: Common, entry_bytes_max: usize, stop: Stop) {
+    listener.run(service, &common, entry_bytes_max, stop).await;
 }
 
 /// The UNIX socket over which ROs of this host get shared memory; without it they use tcp, and are told why.

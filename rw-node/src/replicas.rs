@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use headwater_protocol::Lsn;
 use headwater_protocol::regions::{log, progress, region};
 use headwater_protocol::status::ReplicaStatus;
 use headwater_rdma::{Link, Region};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 /// One attached RO.
@@ -51,23 +51,28 @@ impl Replica {
     }
 }
 
+/// How long ROs may take to apply the last of the log, and to leave, when the RW stops in order.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+
 /// All of them. Each has a shipper thread that ends when its link closes.
 #[derive(Default)]
 pub(crate) struct Replicas {
-    attached: RwLock<Vec<Arc<Replica>>>,
+    attached: Mutex<Vec<Arc<Replica>>>,
+    /// One has left.
+    left: Condvar,
     shippers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Replicas {
     /// Wakes every shipper that sleeps: there is more to write.
     pub(crate) fn ring_all(&self) {
-        self.attached.read().iter().for_each(|replica| replica.progress.ring());
+        self.attached.lock().iter().for_each(|replica| replica.progress.ring());
     }
 
     /// Tells every RO that what ends at `flushed` is durable and visible (S1). Whoever cannot be told without the risk of a wait is told
     /// by its shipper, which is woken for it.
     pub(crate) fn publish(&self, flushed: Lsn) {
-        for replica in self.attached.read().iter() {
+        for replica in self.attached.lock().iter() {
             let told = replica.link.write_now(region::LOG, log::FLUSHED, &[flushed.get()]);
             if !told.unwrap_or(false) {
                 replica.progress.ring();
@@ -81,12 +86,7 @@ impl Replicas {
         replica: Arc<Replica>,
         ship: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<()> {
-        let shipper = std::thread::Builder::new().name("ship".into()).spawn(ship)?;
-        let mut shippers = self.shippers.lock();
-        shippers.retain(|shipper| !shipper.is_finished());
-        shippers.push(shipper);
-        drop(shippers);
-        let mut attached = self.attached.write();
+        let mut attached = self.attached.lock();
         attached.retain(|other| {
             let replaced = other.node == replica.node;
             if replaced {
@@ -94,17 +94,41 @@ impl Replicas {
             }
             !replaced
         });
-        attached.push(replica);
-        Ok(())
+        attached.push(replica.clone());
+        drop(attached);
+        // After that: the shipper takes the RO off the list when it ends, and finds what was published before it was on it.
+        match std::thread::Builder::new().name("ship".into()).spawn(ship) {
+            Ok(shipper) => {
+                let mut shippers = self.shippers.lock();
+                shippers.retain(|shipper| !shipper.is_finished());
+                shippers.push(shipper);
+                Ok(())
+            }
+            Err(error) => {
+                replica.link.close();
+                self.remove(&replica);
+                Err(error)
+            }
+        }
     }
 
     /// Forgets one whose link is dead.
     pub(crate) fn remove(&self, replica: &Arc<Replica>) {
-        self.attached.write().retain(|other| !Arc::ptr_eq(other, replica));
+        self.attached.lock().retain(|other| !Arc::ptr_eq(other, replica));
+        self.left.notify_all();
     }
 
-    /// Waits until every shipper has ended.
-    pub(crate) fn join(&self) {
+    /// Waits until every RO has left, which each does once it has the whole log; closes the links of those that take longer than
+    /// [`FAREWELL_MAX`]. Then no shipper runs any more.
+    pub(crate) fn part(&self) {
+        let until = Instant::now() + FAREWELL_MAX;
+        let mut attached = self.attached.lock();
+        while !attached.is_empty() && !self.left.wait_until(&mut attached, until).timed_out() {}
+        for replica in attached.iter() {
+            tracing::warn!(ro = %replica.name, "the RO did not apply the last of the log in time; its link is closed");
+            replica.link.close();
+        }
+        drop(attached);
         let shippers = std::mem::take(&mut *self.shippers.lock());
         for shipper in shippers {
             if shipper.join().is_err() {
@@ -115,6 +139,6 @@ impl Replicas {
 
     /// How each does.
     pub(crate) fn status(&self, visible: Lsn) -> Vec<ReplicaStatus> {
-        self.attached.read().iter().map(|replica| replica.status(visible)).collect()
+        self.attached.lock().iter().map(|replica| replica.status(visible)).collect()
     }
 }

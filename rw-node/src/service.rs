@@ -24,25 +24,23 @@ pub(crate) struct Rw {
     pub(crate) attacher: Arc<Attacher>,
     pub(crate) counters: Counters,
     pub(crate) timer: Timer,
-    /// Writes are taken from here on: before, an RO may still read strongly under the epoch before this one (E3).
-    pub(crate) writable_from: Instant,
 }
 
 impl Service for Rw {
-    fn call(self: &Arc<Self>, Call { request, arrival, deadline }: Call) -> Answer {
+    fn call(self: &Arc<Self>, Call { request, deadline, .. }: Call) -> Answer {
         let request = match Query::of(request) {
             Ok((query, consistency)) => return self.read(query, consistency, deadline),
             Err(request) => request,
         };
         match request {
             Request::CompareAndSet { shard, expected, data } => {
-                self.write(arrival, deadline, |rw| rw.commit.writer.compare_and_set(shard, expected, data))
+                self.write(deadline, |rw| rw.commit.writer.compare_and_set(shard, expected, data))
             }
             Request::Begin { shard, seqno, data } => {
-                self.write(arrival, deadline, |rw| rw.commit.writer.begin(shard, seqno, data))
+                self.write(deadline, |rw| rw.commit.writer.begin(shard, seqno, data))
             }
             Request::Truncate { shard, cut } => {
-                self.write(arrival, deadline, |rw| rw.commit.writer.truncate(shard, cut))
+                self.write(deadline, |rw| rw.commit.writer.truncate(shard, cut))
             }
             Request::Watch { shard, from } => Answer::Many(watch(self.commit.log.clone(), shard, from)),
             Request::Head { .. } | Request::Scan { .. } | Request::Shards { .. } => unreachable!("a query"),
@@ -62,19 +60,7 @@ impl Service for Rw {
 
 impl Rw {
     /// Decides at once; answers when what the answer rests on is durable and visible (W3, W4).
-    fn write(
-        self: &Arc<Self>,
-        arrival: Instant,
-        deadline: Instant,
-        decide: impl FnOnce(&Rw) -> Decided,
-    ) -> Answer {
-        if arrival < self.writable_from {
-            let wait = self.writable_from - arrival;
-            return Answer::Now(Response::Error(Error::Overloaded(format!(
-                "the RW has just started; for {} ms more an RO may still answer for the one before",
-                wait.as_millis()
-            ))));
-        }
+    fn write(self: &Arc<Self>, deadline: Instant, decide: impl FnOnce(&Rw) -> Decided) -> Answer {
         let Decided { response, after } = decide(self);
         if self.commit.visible().get() >= after {
             return Answer::Now(response);

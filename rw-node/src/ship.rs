@@ -1,5 +1,6 @@
 //! Writing the log into one RO's ring (S1, S4): one thread for each RO, so that none waits for another and the RW for none.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -16,8 +17,6 @@ use crate::replicas::Replica;
 
 /// Words written in one go: enough to be worth it, little enough that the RO gets to work early.
 const CHUNK_WORDS: u64 = 16 << 10;
-/// How long an RO may take to apply the last of the log, and to leave, when the RW stops in order.
-const FAREWELL_MAX: Duration = Duration::from_secs(2);
 
 /// What one shipper works with.
 pub(crate) struct Shipper {
@@ -36,15 +35,15 @@ impl Shipper {
         let replica = self.replica.clone();
         let (name, transport) = (&replica.name, replica.link.transport());
         info!(ro = %name, %transport, from = %start, why = %replica.why, "an RO is attached");
-        match self.ship(start) {
-            Ok(()) => warn!(ro = %name, "the RO did not apply the last of the log in time"),
+        let Err(ended) = self.ship(start);
+        match ended {
             // It is the RO that leaves, once it has heard that nothing follows: closed from here, the link could end before
             // that word has arrived.
-            Err(ShipError::Link(_)) if self.has_everything() => {
+            ShipError::Link(_) if self.has_everything() => {
                 info!(ro = %name, "the RO has the whole log; the link is closed");
             }
-            Err(ShipError::Link(error)) => warn!(ro = %name, %error, "the RO is gone"),
-            Err(ShipError::Log(error)) => {
+            ShipError::Link(error) => warn!(ro = %name, %error, "the RO is gone"),
+            ShipError::Log(error) => {
                 tracing::error!(ro = %name, %error, "the log cannot be read for this RO; its link is closed");
             }
         }
@@ -58,16 +57,15 @@ impl Shipper {
         self.closing.is_stopped() && applied >= self.commit.published()
     }
 
-    /// Ends with the link's error, or in good order where the RO does not leave in time when the log has ended.
-    fn ship(&self, start: Lsn) -> Result<(), ShipError> {
+    /// Ends with the link.
+    fn ship(&self, start: Lsn) -> Result<Infallible, ShipError> {
         let Shipper { replica, wal, commit, .. } = self;
         let link = &replica.link;
         let ring_bytes = wal.ring().bytes();
         let mut shipped = start;
         let mut written = [0; log::CONTROL_WORDS];
         let mut beat: Option<Instant> = None;
-        let mut clock = 0;
-        let mut farewell: Option<Instant> = None;
+        let (mut clock, mut echoed) = (0, 0);
         let mut buffer = Vec::with_capacity(CHUNK_WORDS as usize);
         loop {
             let seen = replica.progress.rings();
@@ -100,12 +98,15 @@ impl Shipper {
             let state = if stopping { state::STOPPING } else { state::RUNNING };
             // In the order of the words: epoch, tail, flushed, state.
             let control = [wal.epoch().get(), shipped.get(), flushed.get(), state];
-            let due = beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
+            // The first clock at once: without it the RO may not read strongly.
+            let first_clock = clock != 0 && echoed == 0;
+            let due = first_clock || beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
             if control != written || due {
                 link.write(region::LOG, log::EPOCH, &control)?;
                 if due {
                     // By a write of its own: who finds this clock also finds a flushed LSN from after it.
                     link.write(region::LOG, log::CLOCK_ECHO, &[clock])?;
+                    echoed = clock;
                     beat = Some(Instant::now());
                 }
                 link.ring(region::LOG)?;
@@ -115,14 +116,9 @@ impl Shipper {
                 fence(Ordering::SeqCst);
             }
 
-            if stopping {
-                let since = *farewell.get_or_insert_with(Instant::now);
-                if since.elapsed() > FAREWELL_MAX {
-                    return Ok(());
-                }
-            }
             if !news && commit.published() == flushed {
-                replica.progress.sleep(seen, self.heartbeat);
+                let since = beat.map_or(self.heartbeat, |beat| beat.elapsed());
+                replica.progress.sleep(seen, self.heartbeat.saturating_sub(since));
             }
         }
     }
@@ -132,7 +128,8 @@ impl Shipper {
     fn chunk(&self, shipped: Lsn, taken: Lsn, ring_bytes: u64) -> Option<(Lsn, u64)> {
         let history = self.wal.history();
         let from = history.next_start(shipped);
-        let window = taken.advance(ring_bytes);
+        // What an RO says it has taken is believed only as far as it was shipped.
+        let window = taken.min(shipped).advance(ring_bytes);
         let epoch_end = history.end_of_epoch_at(from).unwrap_or_else(|| self.wal.appended());
         let ring_end = from.advance(ring_bytes - from.get() % ring_bytes);
         let end = window.min(epoch_end).min(ring_end).min(from.advance(CHUNK_WORDS * 8));

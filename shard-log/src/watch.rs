@@ -21,7 +21,7 @@ impl Watches {
         let mut shards = self.shards.lock();
         let changes = shards.entry(shard.clone()).or_default().subscribe();
         self.count.store(shards.len(), Ordering::Relaxed);
-        Watch { shard: shard.clone(), changes, watches: Arc::clone(self) }
+        Watch { shard: shard.clone(), changes: Some(changes), watches: Arc::clone(self) }
     }
 
     /// Whether any shard is watched. To be asked under the lock of the shard that changes: a watcher that reads the
@@ -43,7 +43,8 @@ impl Watches {
 /// A subscription to one shard's changes. It ends when dropped.
 pub struct Watch {
     shard: ShardName,
-    changes: watch::Receiver<()>,
+    /// None only while it is dropped.
+    changes: Option<watch::Receiver<()>>,
     watches: Arc<Watches>,
 }
 
@@ -53,16 +54,48 @@ impl Watch {
     ///
     /// To follow a shard without gaps: subscribe, then read, then wait, then read again, and so on.
     pub async fn changed(&mut self) {
-        self.changes.changed().await.expect("the sender stays registered as long as this watch");
+        if let Some(changes) = &mut self.changes {
+            changes.changed().await.expect("the sender stays registered as long as this watch");
+        }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut shards = self.watches.shards.lock();
-        if shards.get(&self.shard).is_some_and(|changes| changes.receiver_count() == 1) {
+        // Under the lock: of several that end together the last one finds that it is the last.
+        self.changes = None;
+        if shards.get(&self.shard).is_some_and(|changes| changes.receiver_count() == 0) {
             shards.remove(&self.shard);
             self.watches.count.store(shards.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn watches_that_end_together_leave_nothing_behind() {
+        let watches = Arc::new(Watches::default());
+        let shard = ShardName::new("s").unwrap();
+        for _ in 0..1000 {
+            let ending: Vec<Watch> = (0..8).map(|_| watches.add(&shard)).collect();
+            let together = Barrier::new(ending.len());
+            thread::scope(|scope| {
+                for watch in ending {
+                    let together = &together;
+                    scope.spawn(move || {
+                        together.wait();
+                        drop(watch);
+                    });
+                }
+            });
+            assert!(!watches.any());
         }
     }
 }

@@ -87,6 +87,7 @@ pub struct Node {
     dir: PathBuf,
     address: String,
     flags: BTreeMap<&'static str, String>,
+    open_files: Option<u32>,
     process: Option<Child>,
 }
 
@@ -119,6 +120,7 @@ impl Node {
             dir: dir.into(),
             address: address.clone(),
             flags: BTreeMap::new(),
+            open_files: None,
             process: None,
         };
         let ready_file = node.ready_file();
@@ -130,6 +132,11 @@ impl Node {
     pub fn set(&mut self, flag: &'static str, value: impl ToString) -> &mut Node {
         self.flags.insert(flag, value.to_string());
         self
+    }
+
+    /// Lets it have so many open files at most, from the next start on.
+    pub fn limit_open_files(&mut self, open_files: u32) {
+        self.open_files = Some(open_files);
     }
 
     /// Where it listens.
@@ -161,6 +168,11 @@ impl Node {
         let _ = fs::remove_file(self.ready_file());
         let log = File::options().create(true).append(true).mode(0o644).open(self.log_file());
         let mut command = Command::new(program(self.program));
+        if let Some(open_files) = self.open_files {
+            command = Command::new("sh");
+            command.args(["-c", &format!("ulimit -n {open_files} && exec \"$0\" \"$@\"")]);
+            command.arg(program(self.program));
+        }
         for (flag, value) in &self.flags {
             command.arg(format!("--{flag}")).arg(value);
         }

@@ -190,6 +190,41 @@ async fn a_client_that_never_reads_costs_nobody_else_anything() {
     assert_works(&cluster).await;
 }
 
+/// Clients leave the node the descriptors that it needs for the log and for its ROs, however many come.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_cannot_take_the_descriptors_that_the_log_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = Node::rw(dir.path(), "rw");
+    node.limit_open_files(320);
+    node.start().await;
+    let (connection, shard) = (node.connect().await, ShardName::new("s").unwrap());
+    let mut crowd = JoinSet::new();
+    for _ in 0..400 {
+        let address = node.address().to_owned();
+        crowd.spawn(async move { Connection::open(&address, PATIENCE).await });
+    }
+    let (mut served, mut turned_away) = (Vec::new(), 0);
+    while let Some(opened) = crowd.join_next().await {
+        match opened.unwrap() {
+            Ok(connection) => served.push(connection),
+            Err(_) => turned_away += 1,
+        }
+    }
+    assert!(served.len() < 320 && turned_away > 80, "{} served, {turned_away} not", served.len());
+    // Many segments, each a file to be made and opened.
+    let mut head = None;
+    for _ in 0..64 {
+        match connection.compare_and_set(&shard, head, Bytes::from(vec![7; 16_000]), PATIENCE).await.unwrap()
+        {
+            Cas::Committed(seqno, _) => head = Some(seqno),
+            other => panic!("nobody else writes: {other:?}"),
+        }
+    }
+    let mut ro = Node::ro(dir.path(), "ro", node.address(), "tcp");
+    ro.start().await;
+    ro.attached().await;
+}
+
 /// Each asks one thing while all the others are connected.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_connections_are_served_at_once() {

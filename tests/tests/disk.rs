@@ -72,7 +72,7 @@ async fn a_full_disk_refuses_writes_serves_reads_and_heals() {
     let rw = cluster.rw.connect().await;
     let head = fill(&rw, None).await;
     assert!(cluster.rw.status().await.disk_full);
-    cluster.rw.logged("disk full").await;
+    cluster.rw.logged("no room for the log").await;
     for node in cluster.nodes() {
         let seen = node.connect().await.head(&shard(), Consistency::Strong, PATIENCE).await.unwrap();
         assert_eq!(seen.entry.unwrap().seqno, head, "on {}", node.address());

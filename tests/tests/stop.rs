@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use headwater_client::{Cas, ClientError, Connection};
 use headwater_protocol::status::NodeStatus;
-use headwater_protocol::{Consistency, Error, Seqno, ShardName};
+use headwater_protocol::{Consistency, Error, Lsn, Seqno, ShardName};
 use headwater_tests::cluster::{Cluster, PATIENCE, eventually};
 use headwater_tests::load::Load;
 use headwater_tests::snapshot::snapshot;
@@ -110,6 +110,9 @@ async fn writes_that_were_taken_are_answered_before_the_rw_ends() {
                 assert!(held.contains_key(&shard), "{shard} was acknowledged");
                 answered += 1;
             }
+            (shard, Err(ClientError::Refused(Error::Stopping | Error::Overloaded(_)))) => {
+                assert!(!held.contains_key(&shard), "{shard} was made, and refused");
+            }
             (shard, Err(ClientError::ConnectionLost { .. } | ClientError::Unreachable { .. })) => {
                 assert!(!held.contains_key(&shard), "{shard} was made, and not answered");
             }
@@ -153,4 +156,57 @@ async fn an_idle_rw_stops_at_once_and_its_end_is_not_given_again() {
     let after = cluster.rw.status().await;
     assert!(after.positions.appended > before.positions.appended && after.epoch > before.epoch);
     cluster.all_attached().await;
+}
+
+/// S4: whoever cannot hear that nothing follows is not waited for, however far behind it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rw_stops_although_a_ros_ring_is_full_and_nobody_empties_it() {
+    for transport in ["shm", "tcp"] {
+        // So that the link outlives the pause, and a write that blocks on it blocks for long.
+        let flags = [("lease", "30s"), ("ring-bytes", "64KiB")];
+        let mut cluster = Cluster::start(&flags, &[transport]).await;
+        let (rw, shard) = (cluster.rw.connect().await, ShardName::new("s").unwrap());
+        cluster.ros[0].pause();
+        let mut head = None;
+        for _ in 0..64 {
+            match rw.compare_and_set(&shard, head, Bytes::from(vec![7; 16_000]), PATIENCE).await.unwrap() {
+                Cas::Committed(seqno, _) => head = Some(seqno),
+                other => panic!("nobody else writes: {other:?}"),
+            }
+        }
+        cluster.rw.terminate();
+        let status = cluster.rw.exited().await;
+        assert!(status.success(), "{transport}: {status}");
+        cluster.rw.logged("did not apply the last of the log in time").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rw_stops_although_somebody_removed_its_socket() {
+    let mut cluster = Cluster::start(&[], &["shm"]).await;
+    std::fs::remove_file(cluster.rw.data_dir().join("rw.sock")).unwrap();
+    cluster.rw.terminate();
+    let status = cluster.rw.exited().await;
+    assert!(status.success(), "{status}");
+}
+
+/// A read that waits for what may never come does not hold up the node that stops.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_waits_is_refused_when_its_node_stops() {
+    let mut cluster = Cluster::start(&[], &["shm"]).await;
+    let shard = ShardName::new("s").unwrap();
+    let far = Consistency::AtLeast(Lsn::new(1 << 40));
+    for stop_rw in [false, true] {
+        let node = if stop_rw { &mut cluster.rw } else { &mut cluster.ros[0] };
+        let connection = node.connect().await;
+        let read = {
+            let (connection, shard) = (connection.clone(), shard.clone());
+            tokio::spawn(async move { connection.head(&shard, far, PATIENCE).await })
+        };
+        // Answered after the read was taken, as both go by one connection.
+        connection.status(PATIENCE).await.unwrap();
+        node.terminate();
+        assert_eq!(read.await.unwrap().unwrap_err(), ClientError::Refused(Error::Stopping));
+        assert!(node.exited().await.success());
+    }
 }

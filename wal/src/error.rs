@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use headwater_protocol::{Epoch, Lsn};
+use rustix::io::Errno;
 use thiserror::Error;
 
 /// What is wrong with the bytes at a place where a record, or a segment of records, should be.
@@ -81,9 +82,18 @@ impl FileError {
         move |source| FileError { op, file: file.to_owned(), source: source.into() }
     }
 
-    /// Whether the disk, or a quota on it, is full.
-    pub(crate) fn is_full(&self) -> bool {
+    /// Whether the disk, or a quota on it, is full, or the process may open no more files: nothing is wrong with the disk, and
+    /// somebody may make room.
+    pub(crate) fn is_shortage(&self) -> bool {
         matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            || self.is_want_of_files()
+    }
+
+    /// Whether a file was not opened because no more can be: it was not touched.
+    pub(crate) fn is_want_of_files(&self) -> bool {
+        let errno = self.source.raw_os_error().map(Errno::from_raw_os_error);
+        matches!(self.op, "open" | "create")
+            && matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 }
 
@@ -165,6 +175,18 @@ pub enum OpenError {
          `headwater wal check` shows more", .0.lsn, .0.offset, .0.file.display(), .0.what
     )]
     Damaged(Box<Damage>),
+    /// A record in the log is larger than the ring, by which every RO gets it: configure a larger one.
+    #[error(
+        "the log has a record of {record_bytes} bytes at LSN {lsn}, and a ring of {ring_bytes} cannot carry it to ROs"
+    )]
+    RingBytes {
+        /// The record's LSN.
+        lsn: Lsn,
+        /// Its bytes.
+        record_bytes: u64,
+        /// The ring's size in the options, bytes.
+        ring_bytes: u64,
+    },
     /// A change in the log was not accepted: the log and the program disagree.
     #[error("the record that ends at LSN {lsn} cannot be applied: {what}")]
     Replay {

@@ -20,8 +20,8 @@ const BATCH_BYTES_MAX: u64 = 8 << 20;
 /// Words that are copied out of the ring and written at a time.
 const WRITE_WORDS: usize = (1 << 20) / WORD_BYTES;
 
-/// How often a full disk is looked at again while space is wanted.
-const DISK_FULL_RETRY: Duration = Duration::from_millis(250);
+/// How often a full disk, or a process without descriptors, is looked at again while space is wanted.
+const SHORTAGE_RETRY: Duration = Duration::from_millis(250);
 
 /// How often the flusher lets others run and looks again before it sleeps, when it was just busy: the commits that it
 /// has just answered often bring the next ones.
@@ -124,7 +124,7 @@ impl<B: FnMut(), F: FnMut(Lsn)> Task<'_, B, F> {
             let may_reserve = disk_full_until.is_none_or(|until| Instant::now() >= until);
             if wants_space && may_reserve {
                 self.wal.reserve_segment()?;
-                disk_full_until = self.wal.disk_full().then(|| Instant::now() + DISK_FULL_RETRY);
+                disk_full_until = self.wal.disk_full().then(|| Instant::now() + SHORTAGE_RETRY);
             } else if !(busy && self.more_after_yielding()) {
                 self.sleep(disk_full_until.filter(|_| wants_space));
             }
@@ -139,7 +139,7 @@ impl<B: FnMut(), F: FnMut(Lsn)> Task<'_, B, F> {
         while at < end {
             self.words.resize(WRITE_WORDS.min(end.since(at) as usize / WORD_BYTES), 0);
             self.wal.ring.copy_out(at, &mut self.words).expect("unflushed bytes are never overwritten (W6)");
-            self.writer.write(at, &self.words)?;
+            self.write(at)?;
             at = at.advance((self.words.len() * WORD_BYTES) as u64);
         }
         self.writer.sync()?;
@@ -148,6 +148,24 @@ impl<B: FnMut(), F: FnMut(Lsn)> Task<'_, B, F> {
         self.wal.flusher.progress.notify_all();
         (self.on_flushed)(end);
         Ok(())
+    }
+
+    /// Writes the words at `at`. Where the next file cannot be opened for want of descriptors it tries again until it can: the disk
+    /// did nothing wrong. Writes are refused meanwhile.
+    fn write(&mut self, at: Lsn) -> Result<(), FlushError> {
+        let was_short = self.wal.disk_full();
+        loop {
+            match self.writer.write(at, &self.words) {
+                Err(error) if error.is_want_of_files() => self.wal.set_short(Some(&error)),
+                written => {
+                    if !was_short {
+                        self.wal.set_short(None);
+                    }
+                    return Ok(written?);
+                }
+            }
+            thread::sleep(SHORTAGE_RETRY);
+        }
     }
 
     /// Space is reserved for a whole ring past the flushed LSN, and a segment more for what is appended while the

@@ -4,7 +4,7 @@ use headwater_protocol::{Epoch, History, Lsn};
 
 use crate::cursor::Cursor;
 use crate::error::{Flaw, Unverified};
-use crate::record::{HEADER_BYTES, HEADER_WORDS, Kind, Record, WORD_BYTES, body_words, record_bytes};
+use crate::record::{HEADER_BYTES, HEADER_WORDS, Record, body_words, record_bytes};
 use crate::ring::{RingMemory, Words};
 
 /// A record that was received and verified.
@@ -29,8 +29,7 @@ pub struct Received {
 pub struct Receiver {
     memory: RingMemory,
     cursor: Cursor,
-    entry_bytes_max: usize,
-    /// The record being looked at; grows to the largest record, which `entry_bytes_max` bounds.
+    /// The record being looked at; grows to the largest record, which the ring bounds.
     body: Vec<u64>,
 }
 
@@ -46,12 +45,10 @@ impl Receiver {
         history: History,
         position: Lsn,
         chain: u64,
-        entry_bytes_max: usize,
     ) -> Receiver {
         Receiver {
             memory: RingMemory::new(words, first_word, ring_bytes),
             cursor: Cursor::new(history, position, chain),
-            entry_bytes_max,
             body: Vec::new(),
         }
     }
@@ -69,9 +66,7 @@ impl Receiver {
         let mut words = [0; HEADER_WORDS];
         self.memory.load(start, &mut words);
         let header = self.cursor.header(&words).map_err(unverified)?;
-        let too_long = header.kind == Kind::Append
-            && header.body_bytes - header.name_bytes - WORD_BYTES > self.entry_bytes_max;
-        if too_long || record_bytes(header.body_bytes) > self.memory.bytes() {
+        if record_bytes(header.body_bytes) > self.memory.bytes() {
             return Err(unverified(Flaw::Length(header.body_bytes as u64)));
         }
         if header.lsn > tail {

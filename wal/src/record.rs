@@ -54,8 +54,8 @@ pub(crate) const LSN_WORD: usize = LSN;
 pub const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 const _: () = assert!(HEADER_BYTES == 48);
 
-const EPOCH_START_WORDS: usize = 6;
-const EPOCH_START_BYTES: usize = EPOCH_START_WORDS * WORD_BYTES;
+const EPOCH_START_WORDS: usize = 7;
+pub(crate) const EPOCH_START_BYTES: usize = EPOCH_START_WORDS * WORD_BYTES;
 
 /// Bytes of the largest body: an append of the largest entry to the shard with the longest name.
 pub(crate) const BODY_BYTES_MAX: usize = WORD_BYTES + SHARD_NAME_BYTES_MAX + ENTRY_BYTES_MAX;
@@ -134,6 +134,7 @@ impl Prepared {
             id_low,
             id_high,
             ring_bytes,
+            start.lease_ms,
         ];
         Prepared::of(Kind::EpochStart, 0, EPOCH_START_BYTES, body)
     }
@@ -281,12 +282,13 @@ impl Header {
             Kind::Close => Ok(Record::Close),
             Kind::EpochStart => {
                 let body: &[u64; EPOCH_START_WORDS] = body.try_into().map_err(|_| Flaw::Content)?;
-                let [start, previous_end, previous_chain, id_low, id_high, ring_bytes] = *body;
+                let [start, previous_end, previous_chain, id_low, id_high, ring_bytes, lease_ms] = *body;
                 let start = EpochStart {
                     epoch: self.epoch,
                     start: Lsn::new(start),
                     previous_end: Lsn::new(previous_end),
                     previous_chain,
+                    lease_ms,
                 };
                 let cluster_id = Uuid::from_bytes(bytemuck::cast([id_low, id_high]));
                 Ok(Record::EpochStart(start, cluster_id, ring_bytes))

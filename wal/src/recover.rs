@@ -16,7 +16,8 @@ use uuid::Uuid;
 use crate::cursor::Cursor;
 use crate::error::{Damage, FileError, Flaw, OpenError};
 use crate::record::{
-    BODY_BYTES_MAX, HEADER_BYTES, HEADER_WORDS, Header, Kind, Record, RecordInfo, WORD_BYTES,
+    BODY_BYTES_MAX, EPOCH_START_BYTES, HEADER_BYTES, HEADER_WORDS, Header, Kind, Record, RecordInfo,
+    WORD_BYTES,
 };
 use crate::record::{body_words, record_bytes};
 use crate::segment::{self, Layout, SegmentFile, SegmentWriter};
@@ -378,7 +379,7 @@ fn remove_if_there(path: &Path) -> Result<(), FileError> {
     }
 }
 
-const EPOCH_START_RECORD_BYTES: u64 = record_bytes(48);
+const EPOCH_START_RECORD_BYTES: u64 = record_bytes(EPOCH_START_BYTES);
 
 /// A stretch of the log's words in memory, read ahead.
 struct Window<'a> {

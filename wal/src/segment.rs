@@ -274,7 +274,8 @@ const UNNAMED: &str = "creating";
 
 /// Makes a directory's names durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<(), FileError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(FileError::of("flush", dir))
+    let opened = File::open(dir).map_err(FileError::of("open", dir))?;
+    opened.sync_all().map_err(FileError::of("flush", dir))
 }
 
 /// Takes the space for a new file of `bytes` zeros, so that writing to it later finds no full disk (W5).

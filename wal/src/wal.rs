@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use crossbeam::sync::{Parker, Unparker};
 use crossbeam::utils::CachePadded;
@@ -33,6 +34,8 @@ pub struct WalOptions {
     pub cluster: String,
     /// Bytes of the log in one segment file: a power of two from 64 KiB to 1 GiB, the same for the log's whole life.
     pub segment_bytes: u64,
+    /// How long ROs may read strongly without hearing from this RW; kept in the log, for the epoch that follows (E3).
+    pub lease: Duration,
 }
 
 /// An open log: its positions, its ring, and its bytes on disk.
@@ -95,6 +98,10 @@ impl Wal {
     /// tail is cut. What was read back is made durable before it is believed (W7). The new epoch begins past anything
     /// that the one before can have handed out (E2), and its start is durable and in the ring when this returns.
     ///
+    /// That start is written no earlier than an RO's right to read strongly under the epoch before has run out: until then nothing of what was
+    /// recovered may be shown to anybody, as that RO may not have it (E3). So this takes 1.25 leases of the epoch before, a
+    /// quarter for clocks that run apart, less what recovery takes. The log's lock says that the process before is gone.
+    ///
     /// The ring takes `ring_bytes` (a power of two, at least 4,096) of `ring_words` from `first_word` on; panics if
     /// the memory is too small. See [`OpenError`] for why a log is not opened; at [`OpenError::Damaged`], changes
     /// before the damage may have been replayed already.
@@ -105,7 +112,7 @@ impl Wal {
         ring_bytes: u64,
         replay: &mut dyn FnMut(Change, Lsn) -> Result<(), String>,
     ) -> Result<(Arc<Wal>, Appender), OpenError> {
-        let WalOptions { dir, cluster, segment_bytes } = options;
+        let WalOptions { dir, cluster, segment_bytes, lease } = options;
         if !(1..=CLUSTER_NAME_BYTES_MAX).contains(&cluster.len()) {
             return Err(OpenError::InvalidOptions("a cluster's name has 1 to 64 bytes"));
         }
@@ -113,6 +120,7 @@ impl Wal {
             return Err(OpenError::InvalidOptions("segment bytes are a power of two from 64 KiB to 1 GiB"));
         }
         let lock = lock(&dir)?;
+        let locked = Instant::now();
         let layout = Layout { dir, segment_bytes };
         let found = Found::read(&layout.dir)?;
         if let Some(found) = &found {
@@ -130,16 +138,24 @@ impl Wal {
             }
         }
         let start = match &found {
-            Some(found) => recover(found, replay)?,
+            Some(found) => recover(found, lease, ring_bytes, replay)?,
             None => EpochStart {
                 epoch: Epoch::new(1),
                 start: Lsn::ZERO,
                 previous_end: Lsn::ZERO,
                 previous_chain: 0,
+                lease_ms: lease_ms(lease),
             },
         };
         let cluster_id = found.as_ref().map_or_else(Uuid::new_v4, |found| found.cluster_id);
         let mut history = found.as_ref().map(|found| found.history.clone()).unwrap_or_default();
+        // In the old epoch's name: a process that ends while it waits leaves the wait to the next.
+        if let Some(before) = history.current() {
+            let lease = Duration::from_millis(before.lease_ms);
+            let left = (lease + lease / 4).saturating_sub(locked.elapsed());
+            tracing::info!(?left, "waiting until no RO can read strongly under the epoch before");
+            std::thread::sleep(left);
+        }
         history.0.push(start);
 
         let ring = Ring::new(ring_words, first_word, ring_bytes, start.start);
@@ -277,23 +293,27 @@ impl Wal {
             ring_bytes: self.ring.bytes(),
             epoch: self.start.epoch,
         };
-        let full = match self.layout.create(&header, &[]) {
+        match self.layout.create(&header, &[]) {
             Ok(()) => {
                 self.space_end.store(first.advance(self.layout.segment_bytes).get(), Ordering::Release);
-                false
+                self.set_short(None);
             }
-            Err(error) if error.is_full() => {
-                if !self.disk_full() {
-                    tracing::warn!(%error, space_left = self.space_left(), "disk full: writes will be refused");
-                }
-                true
-            }
+            Err(error) if error.is_shortage() => self.set_short(Some(&error)),
             Err(error) => return Err(error),
-        };
-        if self.disk_full.swap(full, Ordering::Relaxed) && !full {
-            tracing::info!("disk no longer full: writes are accepted again");
         }
         Ok(())
+    }
+
+    /// Says that the log has no room to grow, and why, or that it has. Only the flusher calls it.
+    pub(crate) fn set_short(&self, why: Option<&FileError>) {
+        let was_short = self.disk_full.swap(why.is_some(), Ordering::Relaxed);
+        match why {
+            Some(error) if !was_short => {
+                tracing::warn!(%error, space_left = self.space_left(), "no room for the log: writes will be refused");
+            }
+            None if was_short => tracing::info!("the log has room again: writes are accepted"),
+            _ => {}
+        }
     }
 
     /// Reads the log's words from `from` on from segment files, for an RO that is a ring behind (S4).
@@ -328,12 +348,24 @@ impl Wal {
 /// Replays what was found, makes it durable, and says how the next epoch starts.
 fn recover(
     found: &Found,
+    lease: Duration,
+    ring_bytes: u64,
     replay: &mut dyn FnMut(Change, Lsn) -> Result<(), String>,
 ) -> Result<EpochStart, OpenError> {
-    let report = found.walk(&mut |info, record| match record {
-        Record::Change(change) => replay(change, info.end),
-        Record::EpochStart(..) | Record::Close => Ok(()),
+    let (mut largest, mut largest_lsn) = (0, Lsn::ZERO);
+    let report = found.walk(&mut |info, record| {
+        let record_bytes = info.end.since(info.start);
+        if record_bytes > largest {
+            (largest, largest_lsn) = (record_bytes, info.end);
+        }
+        match record {
+            Record::Change(change) => replay(change, info.end),
+            Record::EpochStart(..) | Record::Close => Ok(()),
+        }
     })?;
+    if largest > ring_bytes {
+        return Err(OpenError::RingBytes { lsn: largest_lsn, record_bytes: largest, ring_bytes });
+    }
     match &report.torn {
         Some(torn) => tracing::warn!(
             file = %torn.file.display(), offset = torn.offset, lsn = %torn.lsn, bytes = torn.bytes, what = %torn.what,
@@ -350,7 +382,12 @@ fn recover(
         start: found.next_epoch_start(report.end),
         previous_end: report.end,
         previous_chain: report.chain,
+        lease_ms: lease_ms(lease),
     })
+}
+
+fn lease_ms(lease: Duration) -> u64 {
+    u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Creates the directory if need be, and locks it for this process.

@@ -4,13 +4,12 @@ mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use headwater_protocol::limits::ENTRY_BYTES_MAX_DEFAULT;
 use headwater_protocol::{History, Lsn};
 use headwater_wal::{Flaw, Received, Receiver, Record, Words};
 use support::*;
 
 fn receiver(words: &Words, history: History, position: Lsn, chain: u64) -> Receiver {
-    Receiver::new(words.clone(), FIRST_WORD, RING_BYTES, history, position, chain, ENTRY_BYTES_MAX_DEFAULT)
+    Receiver::new(words.clone(), FIRST_WORD, RING_BYTES, history, position, chain)
 }
 
 fn word(ring: &Words, lsn: Lsn) -> &AtomicU64 {
@@ -166,21 +165,4 @@ fn the_jump_to_the_next_epoch_is_followed_and_its_start_believed_only_if_the_his
     let old = History(log.wal.history().0[..1].to_vec());
     ship(&log, &ro, start, end);
     assert!(receiver(&ro, old, old_end, chain).next(end).is_err());
-}
-
-#[test]
-fn an_entry_above_the_limit_is_refused_before_it_is_copied() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut log = Log::open(dir.path()).unwrap();
-    let end = log.append(&change(1, 101));
-    let limited = |bytes| {
-        let history = log.wal.history().clone();
-        Receiver::new(log.words.clone(), FIRST_WORD, RING_BYTES, history, Lsn::ZERO, 0, bytes)
-    };
-    let mut receiver = limited(100);
-    receiver.next(end).unwrap().unwrap();
-    assert!(matches!(receiver.next(end).unwrap_err().what, Flaw::Length(_)));
-    let mut receiver = limited(101);
-    receiver.next(end).unwrap().unwrap();
-    assert!(receiver.next(end).unwrap().is_some());
 }

@@ -4,9 +4,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 use headwater_protocol::{Epoch, Lsn};
-use headwater_wal::{AppendError, Kind, OpenError, Prepared, ReadError, Record, check};
+use headwater_wal::{AppendError, Kind, OpenError, Prepared, ReadError, Record, WalOptions, check};
 use support::*;
 
 #[test]
@@ -35,6 +36,37 @@ fn what_was_flushed_is_replayed() {
         (Epoch::new(2), cluster_id, "test")
     );
     assert_eq!(log.wal.oldest(), Lsn::ZERO);
+}
+
+/// E3: until the leases given under the epoch before have run out, nothing of the log may be shown.
+#[test]
+fn a_log_opens_when_the_leases_of_the_epoch_before_have_run_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let with_lease = |lease| WalOptions { lease, ..options(dir.path()) };
+    let leases = [Duration::from_millis(300), Duration::from_millis(20), Duration::ZERO];
+    let mut owed = Duration::ZERO;
+    for lease in leases {
+        let began = Instant::now();
+        drop(Log::open_with(with_lease(lease), RING_BYTES).unwrap());
+        assert!(began.elapsed() >= owed, "{:?} of {owed:?}", began.elapsed());
+        owed = lease * 5 / 4;
+    }
+}
+
+/// Every RO gets the whole log by its ring.
+#[test]
+fn a_log_with_a_record_that_the_ring_cannot_carry_is_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = Log::open_with(options(dir.path()), 4 * RING_BYTES).unwrap();
+    let lsn = log.append_and_flush(&change(1, RING_BYTES as usize));
+    drop(log);
+    let refused = Log::open_with(options(dir.path()), RING_BYTES).err().unwrap();
+    assert!(
+        matches!(refused, OpenError::RingBytes { lsn: at, record_bytes, ring_bytes: RING_BYTES }
+            if at == lsn && record_bytes > RING_BYTES),
+        "{refused}"
+    );
+    assert_eq!(Log::open_with(options(dir.path()), 2 * RING_BYTES).unwrap().replayed.len(), 1);
 }
 
 #[test]
@@ -115,7 +147,7 @@ fn stopping_the_flusher_flushes_what_is_appended() {
 #[test]
 fn batches_are_bounded_and_end_with_a_record() {
     let dir = tempfile::tempdir().unwrap();
-    let options = headwater_wal::WalOptions { segment_bytes: 64 << 20, ..options(dir.path()) };
+    let options = WalOptions { segment_bytes: 64 << 20, ..options(dir.path()) };
     let mut log = Log::open_with(options, 64 << 20).unwrap();
     let ends: Vec<Lsn> =
         [3 << 20, 3 << 20, 3 << 20, 9 << 20, 100].map(|bytes| log.append(&change(1, bytes))).into();
@@ -152,13 +184,13 @@ fn a_log_has_one_owner_one_name_and_one_segment_size() {
     let log = Log::open(dir.path()).unwrap();
     assert!(matches!(Log::open(dir.path()), Err(OpenError::InUse(_))));
     drop(log);
-    let other = headwater_wal::WalOptions { cluster: "other".into(), ..options(dir.path()) };
+    let other = WalOptions { cluster: "other".into(), ..options(dir.path()) };
     assert!(matches!(Log::open_with(other, RING_BYTES), Err(OpenError::OtherCluster { .. })));
-    let other = headwater_wal::WalOptions { segment_bytes: 2 * SEGMENT_BYTES, ..options(dir.path()) };
+    let other = WalOptions { segment_bytes: 2 * SEGMENT_BYTES, ..options(dir.path()) };
     assert!(matches!(Log::open_with(other, RING_BYTES), Err(OpenError::SegmentBytes { .. })));
     for (cluster, segment_bytes) in [("", SEGMENT_BYTES), (&*"x".repeat(65), SEGMENT_BYTES), ("test", 65_535)]
     {
-        let bad = headwater_wal::WalOptions { cluster: cluster.into(), segment_bytes, ..options(dir.path()) };
+        let bad = WalOptions { cluster: cluster.into(), segment_bytes, ..options(dir.path()) };
         assert!(matches!(Log::open_with(bad, RING_BYTES), Err(OpenError::InvalidOptions(_))));
     }
     assert!(Log::open(dir.path()).is_ok(), "nothing was changed by the refusals");

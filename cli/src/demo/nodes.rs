@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Lines of a node's log that are shown when it fails.
 const LOG_LINES: usize = 10;
 
-/// A cluster of processes: one RW, one RO by shared memory, one RO by tcp.
+/// A cluster of processes: one RW and two ROs.
 ///
 /// - It is stopped, and its files are removed, when this is dropped; ROs first.
 pub(crate) struct Nodes {
@@ -47,8 +47,8 @@ pub(crate) struct Node {
 }
 
 impl Nodes {
-    /// Starts them, and waits until the ROs are attached.
-    pub(crate) async fn start() -> Result<Nodes, Failure> {
+    /// Starts them, and waits until the ROs are attached, both by `transport` if one is given.
+    pub(crate) async fn start(transport: Option<&str>) -> Result<Nodes, Failure> {
         let (rw_node, ro_node) = (program("rw-node")?, program("ro-node")?);
         let dir = tempfile::Builder::new()
             .prefix("headwater-demo-")
@@ -57,7 +57,11 @@ impl Nodes {
         let data = dir.path().join("data").display().to_string();
         let rw = Node::start(&rw_node, "rw", dir.path(), &["--data-dir", &data]).await?;
         let mut ros = Vec::new();
-        for (name, transport) in [("ro-shm", "shm"), ("ro-tcp", "tcp")] {
+        let ros_wanted = match transport {
+            Some(transport) => [("ro-1", transport), ("ro-2", transport)],
+            None => [("ro-shm", "shm"), ("ro-tcp", "tcp")],
+        };
+        for (name, transport) in ros_wanted {
             let args = ["--rw", &rw.address, "--transport", transport];
             ros.push(Node::start(&ro_node, name, dir.path(), &args).await?);
         }

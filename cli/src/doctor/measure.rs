@@ -23,7 +23,7 @@ const FLUSH_P50_MIN: Duration = Duration::from_micros(5);
 const LOOPBACK_P99_MAX: Duration = Duration::from_millis(1);
 
 /// Half of the times are at most the first, 99% at most the second.
-fn quantiles(mut times: Vec<Duration>) -> (Duration, Duration) {
+pub(super) fn quantiles(mut times: Vec<Duration>) -> (Duration, Duration) {
     times.sort();
     (times[times.len() / 2], times[times.len() * 99 / 100])
 }

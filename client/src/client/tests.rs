@@ -277,6 +277,19 @@ async fn one_reachable_node_is_enough_and_a_wrong_address_is_told() {
     assert!(matches!(open(&[]).await, Some(ClientError::InvalidArgument(_))));
 }
 
+/// A node that others know by another name than it has itself.
+#[tokio::test]
+async fn a_node_of_two_addresses_is_asked_by_each_once() {
+    let main = Node::start(rw(&[]), |_, _| Reply::Hang).await;
+    let by_name = main.address().replace("127.0.0.1", "localhost");
+    let replica = Node::start(ro_of(&by_name), |_, _| Reply::Hang).await;
+    let began = Instant::now();
+    let client = connect(&[&main, &replica], LONG).await;
+    assert!(began.elapsed() < LONG / 2, "it does not ask until it is out of time");
+    let roles = client.status().await.into_iter().map(|(_, status)| status.unwrap().role);
+    assert_eq!(roles.collect::<Vec<_>>(), [Role::Rw, Role::Ro]);
+}
+
 #[tokio::test]
 async fn status_is_of_every_node_once_also_with_the_rw_down() {
     let gone = gone().await;

@@ -24,7 +24,7 @@ const REQUESTS_MAX: usize = 16;
 const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// What a request carries: this protocol's magic, the token, zeros.
-fn private_data(token: [u8; TOKEN_BYTES]) -> [u8; PRIVATE_BYTES] {
+pub(super) fn private_data(token: [u8; TOKEN_BYTES]) -> [u8; PRIVATE_BYTES] {
     let mut private = [0; PRIVATE_BYTES];
     private[..8].copy_from_slice(&MAGIC.to_le_bytes());
     private[8..8 + TOKEN_BYTES].copy_from_slice(&token);
@@ -134,26 +134,18 @@ pub struct Request {
 }
 
 /// A way to a peer, not yet a connection. [`link`](super::link) makes it one.
-pub struct Pending {
-    pub(super) id: Id,
-    pub(super) private: [u8; PRIVATE_BYTES],
-}
+pub struct Route(pub(super) Id);
 
-/// Finds the device that leads to a listener at `to`, from the address `from` if there is one. `token` will be shown to the peer.
+/// Finds the device that leads to a listener at `to`, from the address `from` if there is one.
 /// Takes `timeout` at most.
 ///
 /// Errors: [`LinkError::Io`]: no device leads there, or the address does not answer.
-pub fn connect(
-    to: SocketAddr,
-    from: Option<IpAddr>,
-    token: [u8; TOKEN_BYTES],
-    timeout: Duration,
-) -> Result<Pending, LinkError> {
+pub fn route(to: SocketAddr, from: Option<IpAddr>, timeout: Duration) -> Result<Route, LinkError> {
     let deadline = Instant::now() + timeout;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match resolve(to, from, left.min(ATTEMPT)) {
-            Ok(id) => return Ok(Pending { id, private: private_data(token) }),
+            Ok(id) => return Ok(Route(id)),
             Err(Why::Io(error)) if error.kind() == io::ErrorKind::TimedOut && left > ATTEMPT => {}
             Err(why) => return Err(named("find an RDMA device that leads to the peer")(why)),
         }

@@ -88,8 +88,9 @@ pub(crate) fn verbs_between(
         assert_eq!(request.token, [7; verbs::TOKEN_BYTES]);
         verbs::link(verbs::Side::Accepting(request), accepted, right, DEADLINE).unwrap()
     });
-    let pending = verbs::connect(address, Some(near), [7; verbs::TOKEN_BYTES], DEADLINE).unwrap();
-    let left = verbs::link(verbs::Side::Connecting(pending), stream, left, DEADLINE).unwrap();
+    let route = verbs::route(address, Some(near), DEADLINE).unwrap();
+    let left =
+        verbs::link(verbs::Side::Connecting(route, [7; verbs::TOKEN_BYTES]), stream, left, DEADLINE).unwrap();
     (left, right.join().unwrap())
 }
 

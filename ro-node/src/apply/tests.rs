@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_protocol::{History, Seqno, ShardName};
@@ -24,7 +25,12 @@ impl Rw {
         let dir = tempfile::tempdir().unwrap();
         let ring: Vec<AtomicU64> = (0..RING_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
         let words: Words = Arc::new(ring);
-        let options = WalOptions { dir: dir.path().into(), cluster: "test".into(), segment_bytes: 64 << 10 };
+        let options = WalOptions {
+            dir: dir.path().into(),
+            cluster: "test".into(),
+            segment_bytes: 64 << 10,
+            lease: Duration::ZERO,
+        };
         let (wal, appender) = Wal::open(options, words.clone(), 0, RING_BYTES, &mut |_, _| Ok(())).unwrap();
         let flusher = spawn_flusher(wal.clone(), || {}, |_| {}, |error| panic!("{error}")).unwrap();
         Rw { wal, appender, words, _flusher: flusher, _dir: dir }
@@ -40,7 +46,7 @@ impl Rw {
     }
 
     fn applier(&self, history: &History) -> Applier {
-        let receiver = Receiver::new(self.words.clone(), 0, RING_BYTES, history.clone(), Lsn::ZERO, 0, 1024);
+        let receiver = Receiver::new(self.words.clone(), 0, RING_BYTES, history.clone(), Lsn::ZERO, 0);
         Applier::new(receiver, Applied::default())
     }
 
@@ -122,15 +128,8 @@ fn e2_what_is_pending_is_dropped_with_the_link() {
     assert_eq!(stands.lsn, first);
     drop(applier);
     // The next link goes on from what was applied.
-    let receiver = Receiver::new(
-        rw.words.clone(),
-        0,
-        RING_BYTES,
-        rw.wal.history().clone(),
-        stands.lsn,
-        stands.chain,
-        1024,
-    );
+    let receiver =
+        Receiver::new(rw.words.clone(), 0, RING_BYTES, rw.wal.history().clone(), stands.lsn, stands.chain);
     let mut applier = Applier::new(receiver, stands);
     applier.step(second, second, &log).unwrap();
     assert_eq!(log.head("a").unwrap().0.seqno, Seqno::new(1).unwrap());

@@ -4,6 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use headwater_protocol::regions::{log, region};
+use headwater_protocol::replication::Applied;
 use headwater_protocol::{Epoch, History, Seqno};
 use headwater_rdma::{Link, LinkError, Read, Region, RegionId, Transport, Why};
 use headwater_shard_log::Change;
@@ -12,7 +13,7 @@ use headwater_timestamp::{Table, Words};
 use headwater_wal::Receiver;
 
 use super::*;
-use crate::apply::{Applied, Applier};
+use crate::apply::Applier;
 use crate::intake::Intake;
 use crate::upstream::lease_clock_us;
 
@@ -116,7 +117,7 @@ fn table(state: &State, layout: Layout, lease_us: u64) -> Table {
     let link = Arc::new(TableLink { words, closed: AtomicBool::new(false) });
     // Nothing comes in by it: what is applied is the test's to say.
     let region = Region::create("test", log::RING + 512).unwrap();
-    let receiver = Receiver::new(region.clone(), log::RING, 4096, History::default(), Lsn::ZERO, 0, 16);
+    let receiver = Receiver::new(region.clone(), log::RING, 4096, History::default(), Lsn::ZERO, 0);
     let intake = Intake::new(region, Epoch::new(1), Applier::new(receiver, Applied::default()));
     let upstream = Upstream::new(link, layout, lease_us, intake);
     state.upstream.send_replace(Some(Arc::new(upstream)));

@@ -1,4 +1,5 @@
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_protocol::response::Response;
@@ -20,7 +21,12 @@ fn words(count: usize) -> Words {
 #[test]
 fn w3_stamp_visible_publish_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let options = WalOptions { dir: dir.path().into(), cluster: "test".into(), segment_bytes: 64 << 10 };
+    let options = WalOptions {
+        dir: dir.path().into(),
+        cluster: "test".into(),
+        segment_bytes: 64 << 10,
+        lease: Duration::ZERO,
+    };
     let ring_bytes = 64 << 10;
     let (wal, appender) =
         Wal::open(options, words(ring_bytes as usize / 8), 0, ring_bytes, &mut |_, _| Ok(())).unwrap();

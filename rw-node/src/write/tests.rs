@@ -1,4 +1,5 @@
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use headwater_wal::{Wal, WalOptions, Words};
 
@@ -16,7 +17,12 @@ fn unflushed(in_flight_max: usize, ring_bytes: u64) -> Unflushed {
     let dir = tempfile::tempdir().unwrap();
     let ring: Vec<AtomicU64> = (0..ring_bytes / 8).map(|_| AtomicU64::new(0)).collect();
     let words: Words = Arc::new(ring);
-    let options = WalOptions { dir: dir.path().into(), cluster: "test".into(), segment_bytes: 64 << 10 };
+    let options = WalOptions {
+        dir: dir.path().into(),
+        cluster: "test".into(),
+        segment_bytes: 64 << 10,
+        lease: Duration::ZERO,
+    };
     let (wal, appender) = Wal::open(options, words, 0, ring_bytes, &mut |_, _| Ok(())).unwrap();
     let log = Arc::new(ShardLog::new());
     Unflushed { writer: Writer::new(log.clone(), appender, in_flight_max, 4096), log, wal, _dir: dir }

@@ -23,7 +23,12 @@ pub(crate) fn memory(ring_bytes: u64) -> Words {
 }
 
 pub(crate) fn options(dir: &Path) -> WalOptions {
-    WalOptions { dir: dir.to_owned(), cluster: "test".into(), segment_bytes: SEGMENT_BYTES }
+    WalOptions {
+        dir: dir.to_owned(),
+        cluster: "test".into(),
+        segment_bytes: SEGMENT_BYTES,
+        lease: Duration::ZERO,
+    }
 }
 
 /// The `number`th change: its content tells which it is.
