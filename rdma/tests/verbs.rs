@@ -1,0 +1,562 @@
+//! verbs: what no other transport has. All but the first need two RDMA devices, whose addresses HEADWATER_VERBS gives.
+
+#![cfg(feature = "verbs")]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, tcp_sockets, value, verbs_addresses, wait_for};
+use headwater_rdma::verbs::{self, Listener, Side, TOKEN_BYTES, Unavailable};
+use headwater_rdma::{Access, BELL_WORDS, Export, Link, LinkError, Region, Why};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LOG: u32 = 1;
+const TABLE: u32 = 2;
+const DATA: usize = BELL_WORDS;
+const TOKEN: [u8; TOKEN_BYTES] = [9; TOKEN_BYTES];
+
+/// More rings than a link has receives.
+const RINGS: u64 = 500;
+
+fn export(id: u32, words: usize, access: Access) -> Export {
+    Export { id, region: Region::create("leak", words).unwrap(), access }
+}
+
+fn word(region: &Region, word: usize) -> u64 {
+    region.words()[word].load(Ordering::Acquire)
+}
+
+/// Why the link is closed.
+fn why(link: &dyn Link) -> Why {
+    match link.ring(LOG) {
+        Err(LinkError::Closed { why }) => why,
+        other => panic!("the link is not closed: {other:?}"),
+    }
+}
+
+#[test]
+fn where_there_is_no_rdma_it_says_so() {
+    match verbs::devices() {
+        Ok(devices) => assert!(devices.iter().any(|device| device.ports.iter().any(|port| port.active))),
+        Err(unavailable) => {
+            assert!(!matches!(unavailable, Unavailable::NoSuchDevice(_)), "{unavailable}");
+            let error = Listener::bind("127.0.0.1:0".parse().unwrap()).err().unwrap();
+            assert!(matches!(error, LinkError::Io { .. }), "{error}");
+            let error = verbs::route("127.0.0.1:1".parse().unwrap(), None, DEADLINE).err().unwrap();
+            assert!(matches!(error, LinkError::Io { .. }), "{error}");
+        }
+    }
+}
+
+mod needs_devices {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn devices_are_found_by_name_and_address() {
+        let devices = verbs::devices().unwrap();
+        for address in verbs_addresses() {
+            let device = devices
+                .iter()
+                .find(|device| device.ports[0].gids.iter().any(|gid| gid.ip() == Some(address)))
+                .expect("the device that has the address");
+            let port = &device.ports[0];
+            assert!(port.active && !port.infiniband && port.number == 1 && port.mtu >= 256, "{device:?}");
+            assert!(port.gids.iter().any(|gid| gid.to_string() == format!("{address} (RoCE v2)")));
+            let found = verbs::address_of(&device.name).unwrap();
+            assert!(port.gids.iter().any(|gid| gid.ip() == Some(found)));
+        }
+        assert!(matches!(verbs::address_of("no-such"), Err(Unavailable::NoSuchDevice(_))));
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn who_is_turned_down_hears_of_it() {
+        let [near, far] = verbs_addresses();
+        let listener = Listener::bind((far, 0).into()).unwrap();
+        let address = listener.address().unwrap();
+        assert_eq!(address.ip(), far);
+        let route = verbs::route(address, Some(near), DEADLINE).unwrap();
+        let (stream, _far) = tcp_sockets();
+        let asking = thread::spawn(move || {
+            let start = Instant::now();
+            (
+                verbs::link(Side::Connecting(route, TOKEN), stream, vec![], DEADLINE).err().unwrap(),
+                start.elapsed(),
+            )
+        });
+        let request = listener.accept().unwrap().unwrap();
+        assert_eq!(request.token, TOKEN);
+        drop(request);
+        let (error, took) = asking.join().unwrap();
+        refused(error);
+        assert!(took < DEADLINE / 2);
+
+        // Nobody listens there any more.
+        drop(listener);
+        let route = verbs::route(address, Some(near), DEADLINE).unwrap();
+        let (stream, _far) = tcp_sockets();
+        refused(verbs::link(Side::Connecting(route, TOKEN), stream, vec![], DEADLINE).err().unwrap());
+
+        // No device leads there.
+        let error = verbs::route("127.0.0.1:1".parse().unwrap(), None, DEADLINE).err().unwrap();
+        assert!(matches!(error, LinkError::Io { .. }), "{error}");
+    }
+
+    fn refused(error: LinkError) {
+        let LinkError::Io { source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), ErrorKind::ConnectionRefused, "{error}");
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn a_host_that_is_not_there_is_not_waited_for() {
+        let [near, _] = verbs_addresses();
+        let nobody: IpAddr = match near {
+            IpAddr::V4(ip) => IpAddr::from([ip.octets()[0], ip.octets()[1], ip.octets()[2], 77]),
+            IpAddr::V6(ip) => {
+                let mut segments = ip.segments();
+                segments[7] = 77;
+                IpAddr::from(segments)
+            }
+        };
+        let start = Instant::now();
+        let error = verbs::route((nobody, 1).into(), Some(near), Duration::from_secs(2)).err().unwrap();
+        assert!(matches!(error, LinkError::Io { .. }), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(4), "it took {:?}", start.elapsed());
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn a_peer_that_does_not_go_on_is_not_waited_for() {
+        let [near, far] = verbs_addresses();
+        let timeout = Duration::from_millis(300);
+        let listener = Listener::bind((far, 0).into()).unwrap();
+        let connect = || verbs::route(listener.address().unwrap(), Some(near), DEADLINE).unwrap();
+
+        // It takes no decision.
+        let (stream, _far) = tcp_sockets();
+        let error = verbs::link(Side::Connecting(connect(), TOKEN), stream, vec![], timeout).err().unwrap();
+        let LinkError::Io { source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), ErrorKind::TimedOut, "{error}");
+        let request = listener.accept().unwrap().unwrap();
+
+        // It goes away.
+        let (stream, gone) = tcp_sockets();
+        let asking = thread::spawn(move || verbs::link(Side::Accepting(request), stream, vec![], DEADLINE));
+        drop(gone);
+        let start = Instant::now();
+        assert!(asking.join().unwrap().is_err());
+        assert!(start.elapsed() < DEADLINE / 2);
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn undecided_requests_are_bounded() {
+        let [near, far] = verbs_addresses();
+        let listener = Listener::bind((far, 0).into()).unwrap();
+        let address = listener.address().unwrap();
+        let ask = || {
+            let (stream, far) = tcp_sockets();
+            let route = verbs::route(address, Some(near), DEADLINE).unwrap();
+            let asking = thread::spawn(move || {
+                verbs::link(Side::Connecting(route, TOKEN), stream, vec![], DEADLINE).map(drop).unwrap_err()
+            });
+            (asking, far)
+        };
+        let asked: Vec<_> = (0..16)
+            .map(|_| {
+                let asking = ask();
+                (listener.accept().unwrap().unwrap(), asking)
+            })
+            .collect();
+        // One more, while somebody goes on accepting.
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept().unwrap().is_none());
+            let (asking, _far) = ask();
+            refused(asking.join().unwrap());
+            listener.stop();
+            assert!(accepting.join().unwrap(), "a request came that was one too many");
+        });
+        assert!(listener.accept().unwrap().is_none(), "stopped once is stopped for ever");
+        for (request, (asking, _far)) in asked {
+            drop(request);
+            refused(asking.join().unwrap());
+        }
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn a_region_holds_what_was_written_however_often_it_wraps() {
+        const WORDS: usize = 40_000;
+        let log = export(LOG, WORDS, Access::Write);
+        let (_owner, writer) = common::verbs(vec![log.clone()], vec![]);
+        let ring = DATA + 1..WORDS;
+        let mut expected = vec![0u64; WORDS];
+        let (mut at, mut next, mut random) = (ring.start, 1u64, 7u64);
+        // Sizes from one word to more than a request, in no order, and such that places are hit at every offset.
+        for round in 1..=3_000u64 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let size = match random >> 60 {
+                0 => 8_193 + (random >> 40) as usize % 12_000,
+                1..=4 => 1 + (random >> 40) as usize % 8_192,
+                _ => 1 + (random >> 40) as usize % 40,
+            };
+            let words: Vec<u64> =
+                (next..next + size as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+            next += size as u64;
+            let mut rest = &words[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(ring.end - at));
+                writer.write(LOG, at, now).unwrap();
+                expected[at..at + now.len()].copy_from_slice(now);
+                (at, rest) = (if at + now.len() == ring.end { ring.start } else { at + now.len() }, later);
+            }
+            if round % 50 == 0 {
+                writer.write(LOG, DATA, &[round]).unwrap();
+                wait_for("the count", || word(&log.region, DATA) == round);
+                for (i, expected) in expected.iter().enumerate().skip(DATA + 1) {
+                    assert_eq!(word(&log.region, i), *expected, "word {i} after {round} writes");
+                }
+            }
+        }
+        assert!(!writer.closed());
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn reads_are_bounded_and_all_answered() {
+        let table = export(TABLE, 64, Access::Read);
+        table.region.words()[9].store(5, Ordering::SeqCst);
+        let (_owner, reader) = common::verbs(vec![table], vec![]);
+        let mut reads: Vec<_> = (0..10_000).map(|_| reader.read(TABLE, 9)).collect();
+        let last = reads.pop().unwrap();
+        // More were asked for than are taken; those taken are answered, the last first here.
+        let _ = value(last);
+        let (mut answered, mut refused) = (0, 0);
+        for read in reads.into_iter().rev() {
+            match value(read) {
+                Ok(5) => answered += 1,
+                Err(LinkError::TooManyReads(4096)) => refused += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(answered >= 4096, "{answered} answered, {refused} refused");
+        assert_eq!(value(reader.read(TABLE, 9)).unwrap(), 5);
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn after_close_no_byte_lands() {
+        for _ in 0..20 {
+            let log = export(LOG, 2_048, Access::Write);
+            let (owner, writer) = common::verbs(vec![log.clone()], vec![]);
+            let started = Arc::new(AtomicU64::new(0));
+            let writing = {
+                let started = started.clone();
+                thread::spawn(move || {
+                    for n in 1.. {
+                        started.store(n, Ordering::SeqCst);
+                        if let Err(error) = writer.write(LOG, DATA, &[n; 1_000]) {
+                            return (n, error);
+                        }
+                    }
+                    unreachable!()
+                })
+            };
+            wait_for("writes arrive", || word(&log.region, DATA) > 20);
+            owner.close();
+            let at_close: Vec<u64> = (DATA..DATA + 1_000).map(|i| word(&log.region, i)).collect();
+            let (_, error) = writing.join().unwrap();
+            assert!(matches!(error, LinkError::Closed { .. }), "{error}");
+            let later: Vec<u64> = (DATA..DATA + 1_000).map(|i| word(&log.region, i)).collect();
+            assert_eq!(at_close, later);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn a_link_that_is_down_is_noticed_within_a_second() {
+        let log = export(LOG, 64, Access::Write);
+        let (owner, writer) = common::verbs(vec![log], vec![]);
+        let interface = Down::new(verbs_addresses()[0]);
+        let start = Instant::now();
+        let error = loop {
+            match writer.write(LOG, DATA, &[1]) {
+                Ok(()) => thread::park_timeout(Duration::from_millis(20)),
+                Err(error) => break error,
+            }
+        };
+        assert!(start.elapsed() <= Duration::from_secs(1), "it took {:?}", start.elapsed());
+        println!("a link that is down was noticed after {:?}", start.elapsed());
+        assert!(matches!(error, LinkError::Closed { why: Why::NoAnswer }), "{error}");
+        drop(interface);
+        // The TCP connection, which does not go that way, tells the other side.
+        wait_for("the other side hears of it", || owner.closed());
+    }
+
+    /// A network interface that is down, until the end of the test.
+    struct Down(String);
+
+    impl Down {
+        fn new(address: IpAddr) -> Down {
+            let devices = verbs::devices().unwrap();
+            let has =
+                |device: &&verbs::Device| device.ports[0].gids.iter().any(|gid| gid.ip() == Some(address));
+            let device = &devices.iter().find(has).unwrap().name;
+            let path = format!("/sys/class/infiniband/{device}/ports/1/gid_attrs/ndevs/0");
+            let down = Down(std::fs::read_to_string(path).unwrap().trim().into());
+            down.set("down");
+            down
+        }
+
+        fn set(&self, state: &str) {
+            let done = Command::new("ip").args(["link", "set", &self.0, state]).status().unwrap();
+            assert!(done.success(), "these tests need to be root");
+        }
+    }
+
+    impl Drop for Down {
+        fn drop(&mut self) {
+            self.set("up");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn writers_wait_for_room_and_lose_nothing() {
+        let log = export(LOG, 4_096, Access::Write);
+        let (_owner, writer) = common::verbs(vec![log.clone()], vec![]);
+        // The NIC acknowledges nothing for a while, so that the queue fills up; not so long that it gives up.
+        let interface = Down::new(verbs_addresses()[0]);
+        let threads: Vec<_> = (0..4u64)
+            .map(|t| {
+                let writer = writer.clone();
+                thread::spawn(move || {
+                    for n in 1..=400u64 {
+                        let at = DATA + 1_000 * t as usize;
+                        writer.write(LOG, at, &vec![n; if n.is_multiple_of(7) { 1_000 } else { 3 }]).unwrap();
+                    }
+                    writer.write(LOG, DATA + 1_000 * t as usize, &[t + 1_000]).unwrap();
+                })
+            })
+            .collect();
+        wait_for("somebody finds no room", || !writer.write_now(LOG, DATA + 4_000, &[1]).unwrap());
+        drop(interface);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        for t in 0..4u64 {
+            let at = DATA + 1_000 * t as usize;
+            wait_for("the last write", || word(&log.region, at) == t + 1_000);
+            assert_eq!(word(&log.region, at + 1), 400);
+            assert_eq!(word(&log.region, at + 999), 399);
+        }
+    }
+}
+
+/// The peer in another process, which is killed at the end of the test however it ends.
+struct Peer(Child, Arc<dyn Link>);
+
+impl Peer {
+    /// Runs the ignored test `role` in a process of its own and links with it.
+    fn start(role: &str, exports: Vec<Export>) -> Peer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("peer::{role}"), "--ignored", "--nocapture"]);
+        Peer::start_as(command, exports).unwrap()
+    }
+
+    fn start_as(mut command: Command, exports: Vec<Export>) -> Result<Peer, LinkError> {
+        let [_, far] = verbs_addresses();
+        let control = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = Listener::bind((far, 0).into()).unwrap();
+        let addresses = format!("{} {}", control.local_addr().unwrap(), listener.address().unwrap());
+        let child = command.env(PEER, addresses).spawn().unwrap();
+        let request = thread::spawn(move || listener.accept().unwrap().unwrap());
+        let (stream, _) = control.accept().unwrap();
+        let link = verbs::link(Side::Accepting(request.join().unwrap()), stream, exports, DEADLINE)?;
+        Ok(Peer(child, link))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Stops the process, and waits until it does stand still.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.0.id());
+        let stopped = || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+        };
+        wait_for("the peer stops", stopped);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const PEER: &str = "HEADWATER_RDMA_TEST_PEER";
+
+mod peer {
+    use super::*;
+
+    /// The peer's end of [`Peer::start`].
+    fn link(exports: Vec<Export>) -> Result<Arc<dyn Link>, LinkError> {
+        let addresses = std::env::var(PEER).expect("only for a process that a test here has started");
+        let (control, device) = addresses.split_once(' ').unwrap();
+        let [near, _] = verbs_addresses();
+        let route = verbs::route(device.parse().unwrap(), Some(near), DEADLINE).unwrap();
+        let stream = TcpStream::connect(control).unwrap();
+        verbs::link(Side::Connecting(route, TOKEN), stream, exports, DEADLINE)
+    }
+
+    #[test]
+    #[ignore = "the peer of tests with two processes"]
+    fn owner() {
+        let (log, table) = (export(LOG, 64, Access::Write), export(TABLE, 64, Access::Read));
+        table.region.words()[9].store(77, Ordering::SeqCst);
+        let link = link(vec![log.clone(), table]).unwrap();
+        // What it finds in its log it gives back; how often it was rung, too.
+        while !link.closed() {
+            let seen = log.region.rings();
+            let found = [word(&log.region, DATA), word(&log.region, DATA + 1), log.region.rings().into()];
+            if link.write(LOG, DATA, &found).is_err() || link.ring(LOG).is_err() {
+                return;
+            }
+            log.region.sleep(seen, DEADLINE);
+        }
+    }
+
+    #[test]
+    #[ignore = "the peer of tests with two processes"]
+    fn writer() {
+        let link = link(vec![]).unwrap();
+        for n in 1.. {
+            if link.write(LOG, DATA, &[n; 32]).is_err() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "the peer of tests with two processes"]
+    fn poor() {
+        let error = link(vec![export(LOG, 100_000, Access::Write)]).err().expect("so much may not be locked");
+        let LinkError::Locked { bytes: 800_000, limit: Some(65_536), .. } = error else { panic!("{error}") };
+        println!("{error}");
+        assert!(error.to_string().contains("RLIMIT_MEMLOCK is 65536 bytes"), "{error}");
+    }
+}
+
+mod two_processes {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn a_stopped_owner_takes_writes_and_answers_reads() {
+        let own = export(LOG, 64, Access::Write);
+        let peer = Peer::start("owner", vec![own.clone()]);
+        let link = &peer.1;
+        wait_for("the owner runs", || own.region.rings() > 0);
+        peer.stop();
+        let rings = own.region.rings();
+        for n in 1..=RINGS {
+            link.write(LOG, DATA, &[n]).unwrap();
+            link.ring(LOG).unwrap();
+        }
+        // The read comes after the writes: once it is answered they are placed, though the owner has not run.
+        assert_eq!(value(link.read(TABLE, 9)).unwrap(), 77);
+        link.write(LOG, DATA + 1, &[1]).unwrap();
+        assert!(!link.write_now(LOG, DATA + 2, &[1]).unwrap(), "no credit is left for another ring");
+        assert_eq!(value(link.read(TABLE, 9)).unwrap(), 77);
+        assert_eq!(own.region.rings(), rings, "it ran, though it was stopped");
+
+        // It goes on: what was written is there, and the rings that were owed come too.
+        peer.signal(Signal::CONT);
+        wait_for("the owner finds the last write", || {
+            word(&own.region, DATA) == RINGS && word(&own.region, DATA + 1) == 1
+        });
+        // And the next one, after all credits were used up.
+        link.write(LOG, DATA + 1, &[2]).unwrap();
+        link.ring(LOG).unwrap();
+        wait_for("the owner is woken once more", || word(&own.region, DATA + 1) == 2);
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn rings_beyond_the_credits_are_not_lost() {
+        let own = export(LOG, 64, Access::Write);
+        let peer = Peer::start("owner", vec![own.clone()]);
+        for round in 1..=20 {
+            peer.stop();
+            for _ in 0..RINGS {
+                peer.1.ring(LOG).unwrap();
+            }
+            // After all others, with no credit left: only an owed ring tells of it.
+            peer.1.write(LOG, DATA, &[round]).unwrap();
+            peer.1.ring(LOG).unwrap();
+            peer.signal(Signal::CONT);
+            wait_for("the owner finds the write", || word(&own.region, DATA) == round);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn a_peer_that_is_killed_is_noticed_within_a_second() {
+        let own = export(LOG, 64, Access::Write);
+        let mut peer = Peer::start("owner", vec![own.clone()]);
+        wait_for("the owner runs", || own.region.rings() > 0);
+        let start = Instant::now();
+        peer.0.kill().unwrap();
+        wait_for("the end of the peer", || peer.1.closed());
+        assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
+        assert!(matches!(why(&*peer.1), Why::PeerGone), "{}", why(&*peer.1));
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn a_writer_that_was_stopped_cannot_write_after_close() {
+        for _ in 0..10 {
+            let log = export(LOG, 64, Access::Write);
+            let mut peer = Peer::start("writer", vec![log.clone()]);
+            wait_for("writes arrive", || word(&log.region, DATA) > 100);
+            peer.stop();
+            peer.1.close();
+            let at_close: Vec<u64> = (0..64).map(|i| word(&log.region, i)).collect();
+            peer.signal(Signal::CONT);
+            assert!(peer.0.wait().unwrap().success());
+            assert_eq!((0..64).map(|i| word(&log.region, i)).collect::<Vec<_>>(), at_close);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    fn memory_that_may_not_be_locked_is_an_error_that_says_so() {
+        let mut command = Command::new("sh");
+        let exe = std::env::current_exe().unwrap();
+        command.args(["-c", "ulimit -l 64 && exec \"$0\" \"$@\""]).arg(exe);
+        // Root may lock what it likes.
+        command.args(["--exact", "peer::poor", "--ignored", "--nocapture"]).uid(65534).gid(65534);
+        let [_, far] = verbs_addresses();
+        // It gives up before it asks for a connection.
+        let control = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = Listener::bind((far, 0).into()).unwrap();
+        let addresses = format!("{} {}", control.local_addr().unwrap(), listener.address().unwrap());
+        assert!(command.env(PEER, addresses).status().unwrap().success());
+    }
+}
