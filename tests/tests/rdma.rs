@@ -85,11 +85,9 @@ async fn an_ro_fetches_timestamps_while_its_rw_stands_still() {
     cluster.rw.resume();
 }
 
-/// The ROs' plug is pulled (of the cable that `scripts/soft-roce` lays): the RO goes on by tcp, and returns to RDMA when it is back. Nothing is lost, and no read is wrong.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
-async fn when_the_link_goes_down_tcp_takes_over_until_it_is_up_again() {
-    let plug = "plug1";
+/// An RO that was on verbs goes on by tcp once `lose` has been done, and is on verbs again after `restore`. Nothing is lost, and no read
+/// is wrong.
+async fn tcp_takes_over(lose: &[&str], restore: &[&str]) {
     let mut cluster = Cluster::start(&[("lease", "1s")], &[]).await;
     // Or the RO would choose it.
     std::fs::remove_file(cluster.rw.data_dir().join("rw.sock")).unwrap();
@@ -101,26 +99,41 @@ async fn when_the_link_goes_down_tcp_takes_over_until_it_is_up_again() {
     load.reader(ro).await;
     work(load.progress(), 20, 20).await;
 
-    set_link(plug, "down");
-    let down = Instant::now();
+    command(lose);
+    let lost = Instant::now();
     let away = |status: &NodeStatus| !is_by("verbs")(status);
     ro.until("it notices", away).await;
-    println!("noticed after {:?}", down.elapsed());
+    println!("noticed after {:?}", lost.elapsed());
     ro.until("it is on tcp", is_by("tcp")).await;
     work(load.progress(), 20, 20).await;
     let why = ro.status().await.upstream.unwrap().why;
     assert!(why.contains("no verbs: "), "{why}");
 
-    set_link(plug, "up");
+    command(restore);
     ro.until("it is on verbs again", is_by("verbs")).await;
     work(load.progress(), 20, 20).await;
     load.stop().await.assert_linearizable();
     assert_equal(&cluster).await;
 }
 
-fn set_link(interface: &str, state: &str) {
-    let done = Command::new("ip").args(["link", "set", interface, state]).status();
-    assert!(done.expect("ip can be run").success());
+/// The ROs' plug is pulled, of the cable that `scripts/soft-roce` lays.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
+async fn when_the_link_goes_down_tcp_takes_over_until_it_is_up_again() {
+    tcp_takes_over(&["ip", "link", "set", "plug1", "down"], &["ip", "link", "set", "plug1", "up"]).await;
+}
+
+/// The ROs' device is taken away, as a driver that is unloaded does.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
+async fn when_the_device_is_removed_tcp_takes_over_until_there_is_one_again() {
+    let restore = ["rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "port1"];
+    tcp_takes_over(&["rdma", "link", "delete", "rxe1"], &restore).await;
+}
+
+fn command(words: &[&str]) {
+    let done = Command::new(words[0]).args(&words[1..]).status();
+    assert!(done.expect("the tool is there").success(), "{words:?}");
 }
 
 /// One RW and two ROs, each on a host of its own; each host runs this test, and `HOST` says which it is.
