@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -85,9 +85,8 @@ async fn an_ro_fetches_timestamps_while_its_rw_stands_still() {
     cluster.rw.resume();
 }
 
-/// An RO that was on verbs goes on by tcp once `lose` has been done, and is on verbs again after `restore`. Nothing is lost, and no read
-/// is wrong.
-async fn tcp_takes_over(lose: &[&str], restore: &[&str]) {
+/// A cluster whose RO is on verbs because it has no better choice, and clients at work.
+async fn cluster_at_work() -> (Cluster, Load) {
     let mut cluster = Cluster::start(&[("lease", "1s")], &[]).await;
     // Or the RO would choose it.
     std::fs::remove_file(cluster.rw.data_dir().join("rw.sock")).unwrap();
@@ -98,42 +97,55 @@ async fn tcp_takes_over(lose: &[&str], restore: &[&str]) {
     load.writer(&cluster.rw, 1000).await;
     load.reader(ro).await;
     work(load.progress(), 20, 20).await;
+    (cluster, load)
+}
 
-    command(lose);
+/// The RO has lost its RDMA: it goes on by tcp, and says why.
+async fn assert_tcp_takes_over(ro: &Node, load: &Load) {
     let lost = Instant::now();
-    let away = |status: &NodeStatus| !is_by("verbs")(status);
-    ro.until("it notices", away).await;
+    ro.until("it notices", |status| !is_by("verbs")(status)).await;
     println!("noticed after {:?}", lost.elapsed());
     ro.until("it is on tcp", is_by("tcp")).await;
     work(load.progress(), 20, 20).await;
     let why = ro.status().await.upstream.unwrap().why;
     assert!(why.contains("no verbs: "), "{why}");
+}
 
-    command(restore);
+/// The ROs' plug is pulled, of the cable that `scripts/soft-roce` lays. Nothing is lost, and no read is wrong.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
+async fn when_the_link_goes_down_tcp_takes_over_until_it_is_up_again() {
+    let (cluster, load) = cluster_at_work().await;
+    let ro = &cluster.ros[0];
+    assert!(command(&["ip", "link", "set", "plug1", "down"]).wait().unwrap().success());
+    assert_tcp_takes_over(ro, &load).await;
+    assert!(command(&["ip", "link", "set", "plug1", "up"]).wait().unwrap().success());
     ro.until("it is on verbs again", is_by("verbs")).await;
     work(load.progress(), 20, 20).await;
     load.stop().await.assert_linearizable();
     assert_equal(&cluster).await;
 }
 
-/// The ROs' plug is pulled, of the cable that `scripts/soft-roce` lays.
+/// The ROs' device is taken away. The kernel waits with that until the processes that have soft-RoCE's device open have ended (librdmacm keeps it
+/// open), so that it cannot come back for them.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
-async fn when_the_link_goes_down_tcp_takes_over_until_it_is_up_again() {
-    tcp_takes_over(&["ip", "link", "set", "plug1", "down"], &["ip", "link", "set", "plug1", "up"]).await;
+async fn when_the_device_is_removed_tcp_takes_over() {
+    let (cluster, load) = cluster_at_work().await;
+    let mut removal = command(&["rdma", "link", "delete", "rxe1"]);
+    assert_tcp_takes_over(&cluster.ros[0], &load).await;
+    load.stop().await.assert_linearizable();
+    assert_equal(&cluster).await;
+    drop(cluster);
+    assert!(removal.wait().unwrap().success());
+    // For the tests that follow.
+    assert!(
+        command(&["rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "port1"]).wait().unwrap().success()
+    );
 }
 
-/// The ROs' device is taken away, as a driver that is unloaded does.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
-async fn when_the_device_is_removed_tcp_takes_over_until_there_is_one_again() {
-    let restore = ["rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "port1"];
-    tcp_takes_over(&["rdma", "link", "delete", "rxe1"], &restore).await;
-}
-
-fn command(words: &[&str]) {
-    let done = Command::new(words[0]).args(&words[1..]).status();
-    assert!(done.expect("the tool is there").success(), "{words:?}");
+fn command(words: &[&str]) -> Child {
+    Command::new(words[0]).args(&words[1..]).spawn().expect("the tool is there")
 }
 
 /// One RW and two ROs, each on a host of its own; each host runs this test, and `HOST` says which it is.
