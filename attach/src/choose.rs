@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headwater_protocol::regions::{log, region};
 use headwater_protocol::replication::{Applied, Attach, SILENT_LEASES, STEP_MAX, ToRw, Transport, Welcome};
@@ -19,6 +19,8 @@ use crate::{Peer, conversation};
 
 /// How long it may take to find out whether an RDMA device leads to one address.
 const ROUTE_MAX: Duration = Duration::from_secs(2);
+/// And to all of the RW's addresses.
+const ROUTES_MAX: Duration = Duration::from_secs(6);
 
 /// By which transport an RO attaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -173,8 +175,13 @@ pub(crate) fn route(peer: &Peer, welcome: &Welcome) -> Result<Route, Not> {
     verbs::devices().map_err(|unavailable| here(unavailable.to_string()))?;
     let from = peer.rdma_address().map_err(here)?;
     let mut not = here(format!("the RW offers none: {}", welcome.no_verbs));
+    let deadline = Instant::now() + ROUTES_MAX;
     for to in in_order(&welcome.verbs, &peer.rw) {
-        match verbs::route(to, from, ROUTE_MAX) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        match verbs::route(to, from, ROUTE_MAX.min(left)) {
             Ok(route) => return Ok(route),
             Err(error) => not = AttachError::link(&to.to_string())(error).into(),
         }
@@ -184,8 +191,9 @@ pub(crate) fn route(peer: &Peer, welcome: &Welcome) -> Result<Route, Not> {
 
 /// First the address that the RW is known by, as it is the one that was meant to be used.
 fn in_order(addresses: &[SocketAddr], rw: &str) -> Vec<SocketAddr> {
+    let meant = rw.parse().map(|rw: SocketAddr| rw.ip()).ok();
     let mut addresses = addresses.to_vec();
-    addresses.sort_by_key(|address| !rw.starts_with(&format!("{}:", address.ip())));
+    addresses.sort_by_key(|address| Some(address.ip()) != meant);
     addresses
 }
 

@@ -82,14 +82,12 @@ fn open(mut stream: TcpStream, address: &str) -> Result<TcpStream, AttachError> 
     stream.set_write_timeout(Some(STEP_MAX)).map_err(&io)?;
     stream.write_all(&opening(REPLICATION)).map_err(&io)?;
     let mut answer = [0; OPENING_BYTES];
-    match stream.read_exact(&mut answer) {
-        Ok(()) => {}
-        // It hung up on us, or waits for us to speak its own protocol.
-        Err(e) if matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::WouldBlock) => {
-            return Err(AttachError::NotHeadwater { address: address.to_owned() });
-        }
-        Err(error) => return Err(io(error)),
-    }
+    stream.read_exact(&mut answer).map_err(|error| match error.kind() {
+        // As a node does that stops, or has too many connections, and as many do that speak something else.
+        io::ErrorKind::UnexpectedEof => io(io::Error::other("it hangs up; is that a Headwater node?")),
+        io::ErrorKind::WouldBlock => io(io::Error::other("it says nothing; is that a Headwater node?")),
+        _ => io(error),
+    })?;
     match read_opening(&answer) {
         (REPLICATION, VERSION) => Ok(stream),
         (REPLICATION, version) => Err(AttachError::Version { address: address.to_owned(), version }),

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use headwater_protocol::replication::{SILENT_LEASES, STEP_MAX, ToRw, Transport};
+use headwater_protocol::replication::{STEP_MAX, ToRw, Transport};
 use headwater_rdma::verbs::{self, Side};
 use headwater_rdma::{Link, shm, tcp};
 
@@ -13,7 +13,6 @@ use crate::error::AttachError;
 /// [`PROBE`](headwater_protocol::regions::region::PROBE) can be read. The RW keeps it for a few seconds.
 pub fn probe(peer: &Peer, transport: Transport) -> Result<Arc<dyn Link>, AttachError> {
     let mut first = by_tcp(&peer.rw, &peer.hello)?;
-    let silence_max = first.welcome.lease() * SILENT_LEASES;
     let ask = ToRw::Probe { transport };
     match transport {
         Transport::Shm => {
@@ -25,13 +24,13 @@ pub fn probe(peer: &Peer, transport: Transport) -> Result<Arc<dyn Link>, AttachE
         Transport::Verbs => {
             let route = route(peer, &first.welcome)?;
             let token = first.ask_for(ask)?;
-            verbs::link(Side::Connecting(route, token.into_bytes()), first.stream, Vec::new(), silence_max)
+            verbs::link(Side::Connecting(route, token.into_bytes()), first.stream, Vec::new(), STEP_MAX)
                 .map_err(AttachError::link(&first.address))
         }
         Transport::Tcp => {
             let token = first.ask_for(ask)?;
             let second = join(&first.address, token)?;
-            tcp::link(second, first.stream, Vec::new(), silence_max).map_err(AttachError::io(&first.address))
+            tcp::link(second, first.stream, Vec::new(), STEP_MAX).map_err(AttachError::io(&first.address))
         }
     }
 }

@@ -60,7 +60,7 @@ pub struct Server {
 pub struct Listener(TcpListener);
 
 impl Server {
-    /// Binds `address`, so that a wrong one, or one in use, is found out early.
+    /// Binds `address`, so that a wrong one, or one that somebody listens at, is found out early.
     pub async fn bind(address: &str) -> Result<Server, ServerError> {
         let failed = |source| ServerError::Listen { address: address.to_owned(), source };
         let resolved = tokio::net::lookup_host(address).await.map_err(failed)?.next();

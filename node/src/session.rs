@@ -231,7 +231,8 @@ impl<S: Service> Session<S> {
     fn start(&mut self, frame: RequestFrame, arrival: Instant) {
         let RequestFrame { id, deadline_ms, request } = frame;
         if let Request::Unwatch { watch } = request {
-            if let Some(watch) = self.watches.remove(&watch) {
+            // It stays on the list until it has ended, so that its number is not taken again before.
+            if let Some(watch) = self.watches.get(&watch) {
                 watch.abort();
             }
             return;

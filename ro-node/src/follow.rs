@@ -27,8 +27,11 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const LOOKS: u32 = 64;
 /// The RW hears of the room in the ring at the latest when one in so many parts of it has become free.
 const ROOM_PARTS: u64 = 4;
-/// How often an RO tries whether a better transport has come to be possible.
-const BETTER_RETRY: Duration = Duration::from_secs(10);
+/// How often an RO tries whether a better transport has come to be possible: doubled each time it left for one in vain, from the first to the
+/// second.
+const BETTER_RETRY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(320));
+/// Why it leaves then.
+const BETTER: &str = "a better transport is to be had";
 
 /// Why the RO cannot go on at all.
 #[derive(Debug, Error)]
@@ -91,7 +94,8 @@ impl Follower {
 impl Follow {
     fn run(&self, shared: &Shared) -> Result<(), FollowError> {
         let mut applied = Applied::default();
-        let mut retry = RETRY.0;
+        let (mut retry, mut better_retry) = (RETRY.0, BETTER_RETRY.0);
+        let mut left_for_better = false;
         let mut ever = false;
         let mut said = String::new();
         while !shared.stop.load(Ordering::SeqCst) {
@@ -101,9 +105,13 @@ impl Follow {
                 Ok(attached) => {
                     (ever, retry) = (true, RETRY.0);
                     said.clear();
-                    let (stands, ended) = self.follow(attached, applied, shared);
+                    // It was there to be tried out, and then was not: to leave for it again and again would cost strong reads each time.
+                    let in_vain = left_for_better && !attached.better.is_empty();
+                    better_retry =
+                        if in_vain { (better_retry * 2).min(BETTER_RETRY.1) } else { BETTER_RETRY.0 };
+                    let (stands, ended) = self.follow(attached, applied, better_retry, shared);
                     applied = stands;
-                    ended?;
+                    left_for_better = ended? == BETTER;
                 }
                 Err(error) if error.is_divergence() || (error.is_final() && !ever) => {
                     return Err(error.into());
@@ -123,13 +131,14 @@ impl Follow {
         Ok(())
     }
 
-    /// Follows one link to its end. Gives where the RO then stands, and an error if there is no going on.
+    /// Follows one link to its end. Gives where the RO then stands, and why it left if it did, or an error if there is no going on.
     fn follow(
         &self,
         attached: Attached,
         applied: Applied,
+        better_retry: Duration,
         shared: &Shared,
-    ) -> (Applied, Result<(), FollowError>) {
+    ) -> (Applied, Result<&'static str, FollowError>) {
         let Attached { link, log_region, welcome, why, better } = attached;
         let lease = welcome.lease();
         let layout = layout(&welcome);
@@ -164,13 +173,13 @@ impl Follow {
             heartbeat: lease / 4,
             beat: None,
         };
-        let ended = following.run(shared, Lookout::new(&self.peer, better));
+        let ended = following.run(shared, Lookout::new(&self.peer, better, better_retry));
         let stands = upstream.intake.close();
         *shared.region.lock() = None;
         let (why, result) = match ended {
-            Ok(end) => (end.to_owned(), Ok(())),
-            Err(Lost::Link(error)) => (error.to_string(), Ok(())),
-            Err(Lost::Apply(error @ ApplyError::Unverified(_))) => (error.to_string(), Ok(())),
+            Ok(end) => (end.to_owned(), Ok(end)),
+            Err(Lost::Link(error)) => (error.to_string(), Ok("")),
+            Err(Lost::Apply(error @ ApplyError::Unverified(_))) => (error.to_string(), Ok("")),
             Err(Lost::Apply(error)) => (error.to_string(), Err(error.into())),
         };
         info!(%why, applied = %stands.lsn, "the link with the RW is closed");
@@ -201,13 +210,14 @@ impl From<LinkError> for Lost {
 struct Lookout {
     peer: Peer,
     better: Vec<Better>,
+    retry: Duration,
     at: Instant,
     trying: Option<JoinHandle<bool>>,
 }
 
 impl Lookout {
-    fn new(peer: &Peer, better: Vec<Better>) -> Lookout {
-        Lookout { peer: peer.clone(), better, at: Instant::now() + BETTER_RETRY, trying: None }
+    fn new(peer: &Peer, better: Vec<Better>, retry: Duration) -> Lookout {
+        Lookout { peer: peer.clone(), better, retry, at: Instant::now() + retry, trying: None }
     }
 
     /// Whether one is to be had. Takes no time.
@@ -222,7 +232,7 @@ impl Lookout {
             let (peer, better) = (self.peer.clone(), self.better.clone());
             let look = move || better.into_iter().any(|better| better.is_there(&peer));
             // It ends by itself, in bounded time, also when nobody waits for it any more.
-            self.at = Instant::now() + BETTER_RETRY;
+            self.at = Instant::now() + self.retry;
             self.trying = std::thread::Builder::new().name("lookout".into()).spawn(look).ok();
         }
         false
@@ -269,7 +279,7 @@ impl Following<'_> {
                 return Ok("the RW stopped in order");
             }
             if lookout.has_found() {
-                return Ok("a better transport is to be had");
+                return Ok(BETTER);
             }
             if looks > 0 {
                 looks -= 1;

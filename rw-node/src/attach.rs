@@ -181,7 +181,11 @@ impl Attacher {
             Ok(ToRw::Probe { transport }) => return self.probe(stream, transport),
             Ok(_) => return self.refuse(&mut stream, Refusal::Invalid, "attach comes next".into()),
             // It only looked: the conversation goes on elsewhere.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::WouldBlock) =>
+            {
+                return Ok(());
+            }
             Err(error) => return Err(error.into()),
         };
         if let Some(message) = self.diverged(&attach.applied) {
@@ -196,7 +200,8 @@ impl Attacher {
             Export { id: region::TIMESTAMPS, region: self.table.clone(), access: Access::Read },
             Export { id: region::PROGRESS, region: progress_region.clone(), access: Access::Write },
         ];
-        let link = self.link(stream, attach.transport, exports)?;
+        let silence_max = self.welcome.lease() * SILENT_LEASES;
+        let link = self.link(stream, attach.transport, exports, silence_max)?;
         self.ship(hello, attach, start, link, progress_region)?;
         Ok(())
     }
@@ -207,8 +212,8 @@ impl Attacher {
         mut stream: Stream,
         transport: Transport,
         exports: Vec<Export>,
+        silence_max: Duration,
     ) -> Result<Arc<dyn Link>, AttachError> {
-        let silence_max = self.welcome.lease() * SILENT_LEASES;
         let token = Uuid::new_v4();
         let second = self.joining.expect(token);
         let joined = send(&mut stream, &ToRo::Attached { token }).map_err(AttachError::from).and_then(|()| {
@@ -239,7 +244,7 @@ impl Attacher {
     fn probe(&self, stream: Stream, transport: Transport) -> Result<(), AttachError> {
         let words = Region::create("headwater-probe", PROBE_WORDS)?;
         let export = Export { id: region::PROBE, region: words.clone(), access: Access::Read };
-        let link = self.link(stream, transport, vec![export])?;
+        let link = self.link(stream, transport, vec![export], STEP_MAX)?;
         let until = Instant::now() + STEP_MAX;
         loop {
             let seen = words.rings();

@@ -57,7 +57,7 @@ const FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// All of them. Each has a shipper thread that ends when its link closes.
 #[derive(Default)]
 pub(crate) struct Replicas {
-    attached: Mutex<Vec<Arc<Replica>>>,
+    attached: Mutex<Arc<Vec<Arc<Replica>>>>,
     /// One has left.
     left: Condvar,
     shippers: Mutex<Vec<JoinHandle<()>>>,
@@ -72,7 +72,9 @@ impl Replicas {
     /// Tells every RO that what ends at `flushed` is durable and visible (S1). Whoever cannot be told without the risk of a wait is told
     /// by its shipper, which is woken for it.
     pub(crate) fn publish(&self, flushed: Lsn) {
-        for replica in self.attached.lock().iter() {
+        // Not under the lock: who is told may turn out to be gone, and then is parted with.
+        let attached = self.attached.lock().clone();
+        for replica in attached.iter() {
             let told = replica.link.write_now(region::LOG, log::FLUSHED, &[flushed.get()]);
             if !told.unwrap_or(false) {
                 replica.progress.ring();
@@ -87,15 +89,11 @@ impl Replicas {
         ship: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<()> {
         let mut attached = self.attached.lock();
-        attached.retain(|other| {
-            let replaced = other.node == replica.node;
-            if replaced {
-                other.link.close();
-            }
-            !replaced
-        });
-        attached.push(replica.clone());
+        let all = Arc::make_mut(&mut *attached);
+        let replaced: Vec<_> = all.extract_if(.., |other| other.node == replica.node).collect();
+        all.push(replica.clone());
         drop(attached);
+        replaced.iter().for_each(|other| other.link.close());
         // After that: the shipper takes the RO off the list when it ends, and finds what was published before it was on it.
         match std::thread::Builder::new().name("ship".into()).spawn(ship) {
             Ok(shipper) => {
@@ -114,7 +112,7 @@ impl Replicas {
 
     /// Forgets one whose link is dead.
     pub(crate) fn remove(&self, replica: &Arc<Replica>) {
-        self.attached.lock().retain(|other| !Arc::ptr_eq(other, replica));
+        Arc::make_mut(&mut *self.attached.lock()).retain(|other| !Arc::ptr_eq(other, replica));
         self.left.notify_all();
     }
 

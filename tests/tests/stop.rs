@@ -2,13 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers belong to tests too")]
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use headwater_client::{Cas, ClientError, Connection};
+use headwater_protocol::frame::{CLIENT, OPENING_BYTES, opening};
+use headwater_protocol::request::{Request, RequestFrame};
 use headwater_protocol::status::NodeStatus;
 use headwater_protocol::{Consistency, Error, Lsn, Seqno, ShardName};
 use headwater_tests::cluster::{Cluster, PATIENCE, eventually};
 use headwater_tests::load::Load;
 use headwater_tests::snapshot::snapshot;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// Writes until the node refuses. Gives what was acknowledged, and whether the last write was left without an answer.
@@ -185,6 +189,26 @@ async fn the_rw_stops_although_a_ros_ring_is_full_and_nobody_empties_it() {
 async fn the_rw_stops_although_somebody_removed_its_socket() {
     let mut cluster = Cluster::start(&[], &["shm"]).await;
     std::fs::remove_file(cluster.rw.data_dir().join("rw.sock")).unwrap();
+    cluster.rw.terminate();
+    let status = cluster.rw.exited().await;
+    assert!(status.success(), "{status}");
+}
+
+/// A number that is used again at once does not hide a watch from the node that stops.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_whose_number_was_used_before_ends_when_its_node_stops() {
+    let mut cluster = Cluster::start(&[], &[]).await;
+    let mut stream = TcpStream::connect(cluster.rw.address()).await.unwrap();
+    let watch = || Request::Watch { shard: ShardName::new("s").unwrap(), from: Seqno::ZERO };
+    let mut bytes = BytesMut::from(&opening(CLIENT)[..]);
+    for (id, request) in
+        [(5, watch()), (6, Request::Unwatch { watch: 5 }), (5, watch()), (7, Request::Status)]
+    {
+        RequestFrame { id, deadline_ms: 0, request }.encode(&mut bytes);
+    }
+    stream.write_all(&bytes).await.unwrap();
+    // Something is answered, so all of it was taken: the opening, and then a status or the end of the first watch.
+    stream.read_exact(&mut [0; OPENING_BYTES + 8]).await.unwrap();
     cluster.rw.terminate();
     let status = cluster.rw.exited().await;
     assert!(status.success(), "{status}");

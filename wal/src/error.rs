@@ -207,7 +207,7 @@ pub enum AppendError {
     #[error("the log has as many unflushed bytes as it allows")]
     Overloaded,
     /// No disk space is left for it (W5): it heals by itself when there is room.
-    #[error("the disk of the log is full")]
+    #[error("the log has no room to grow")]
     DiskFull,
     /// The log was closed, or its disk failed: this process appends no more.
     #[error("the log is closed")]
