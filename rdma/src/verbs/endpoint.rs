@@ -12,7 +12,7 @@ use crate::error::LinkError;
 use crate::export::{Access, Export};
 use crate::region::{Region, RegionError};
 
-/// A NIC that gets no acknowledgement sends again after 4.096 µs · 2^this, eight times in all: 67 ms and half a second, up to four times as
+/// A NIC that gets no acknowledgement sends again after 4.096 µs · 2^this, seven times in all: 67 ms and half a second, up to four times as
 /// long where a NIC takes the liberty that it has.
 const ACK_TIMEOUT_EXPONENT: u8 = 14;
 
