@@ -52,6 +52,25 @@ pub use error::{LinkError, Violation, Why};
 pub use export::{Access, EXPORTS_MAX, Export, RegionId};
 pub use region::{Region, RegionError};
 
+/// A step of [`Link::post`].
+#[derive(Clone, Copy, Debug)]
+pub enum Post<'a> {
+    /// [`Link::write`]; of no words, nothing.
+    Write {
+        /// The peer's region.
+        region: RegionId,
+        /// Where the first word goes.
+        at_word: usize,
+        /// The words.
+        words: &'a [u64],
+    },
+    /// [`Link::ring`].
+    Ring {
+        /// The peer's region.
+        region: RegionId,
+    },
+}
+
 /// One-sided access to one peer's regions. The crate's front page says what is promised about order.
 ///
 /// - A link dies once and for all: after [`closed`](Link::closed) has been true it stays so.
@@ -75,6 +94,16 @@ pub trait Link: Send + Sync {
     ///
     /// Errors as [`write`](Link::write).
     fn ring(&self, region: RegionId) -> Result<(), LinkError>;
+
+    /// Posts all of these in this order, as one where that is cheaper.
+    ///
+    /// Errors as [`write`](Link::write), of the first that cannot be posted; those before it may have been.
+    fn post(&self, posts: &[Post<'_>]) -> Result<(), LinkError> {
+        posts.iter().try_for_each(|post| match *post {
+            Post::Write { region, at_word, words } => self.write(region, at_word, words),
+            Post::Ring { region } => self.ring(region),
+        })
+    }
 
     /// Posts a write and then rings, if both can be done at once without waiting for anything; else does nothing and gives false. For
     /// where nobody may be kept waiting: then somebody else has to [`write`](Link::write) and [`ring`](Link::ring). Over tcp always false.

@@ -19,11 +19,12 @@ pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 /// A file's words, mapped shared; unmapped when dropped. Forked children do not inherit it: they could not tell
 /// what they write from what their parent writes.
 ///
-/// - `start` is page-aligned and `words` words long, mapped for as long as this lives.
+/// - `start` is page-aligned and `words` words long, mapped for as long as this lives, up to the end of its last page: `bytes` in all.
 /// - Its words are handed out for writing only if it was mapped writable.
 pub(crate) struct Mapping {
     start: NonNull<AtomicU64>,
     words: usize,
+    bytes: usize,
     writable: bool,
 }
 
@@ -35,13 +36,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `words` words of `file`, which must have that many and be sealed against losing them.
     pub(crate) fn new(file: BorrowedFd<'_>, words: usize, writable: bool) -> io::Result<Mapping> {
-        let bytes = words.checked_mul(WORD_BYTES).ok_or(rustix::io::Errno::OVERFLOW)?;
+        // A file of huge pages can only be mapped, and unmapped, in whole ones.
+        let page = usize::try_from(rustix::fs::fstat(file)?.st_blksize).unwrap_or(1).max(1);
+        let bytes = words.checked_mul(WORD_BYTES).and_then(|bytes| bytes.checked_next_multiple_of(page));
+        let bytes = bytes.ok_or(rustix::io::Errno::OVERFLOW)?;
         let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh place of the kernel's choice: no memory that anybody uses changes.
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) }?;
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0 unasked");
-        let mapping = Mapping { start, words, writable };
+        let mapping = Mapping { start, words, bytes, writable };
         // SAFETY: the range is the one just mapped, and the advice changes nothing in this process.
         unsafe { rustix::mm::madvise(mapping.start.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
         Ok(mapping)
@@ -76,7 +80,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new` and nothing borrows from it any longer.
-        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.words * WORD_BYTES) };
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(unmapped, Ok(()), "a range that is mapped can be unmapped");
     }
 }

@@ -14,13 +14,18 @@ use crate::memory::{Mapping, WORD_BYTES};
 /// Words of the largest region: its bytes can be counted by an `isize`, as Rust asks of every object.
 pub(crate) const REGION_WORDS_MAX: usize = isize::MAX as usize / WORD_BYTES;
 
+/// Bytes of a huge page.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
 /// What every region is sealed against: its size never changes, so that who maps it can rely on it.
 pub(crate) const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// A run of words that this process owns and lets peers write or read.
 ///
-/// - Page-aligned and backed by a memfd of exactly its size, sealed so that neither changes: it can be handed to a
+/// - Page-aligned and backed by a memfd of its size, sealed so that neither changes: it can be handed to a
 ///   process of this host, and registered with a NIC.
+/// - In huge pages of 2 MiB where it is that large and the system has so many free: a NIC then looks up fewer addresses. The memfd
+///   is then of whole pages.
 /// - Its pages are there from the start: no later store fails for want of memory.
 /// - All words are 0 at first. The first [`BELL_WORDS`] are the bell and the transport's own.
 pub struct Region {
@@ -74,10 +79,23 @@ impl Region {
         if bytes > available {
             return Err(RegionError::Memory { words, bytes, available });
         }
-        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(|e| failed("create")(e.into()))?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-            .map_err(|e| failed("allocate")(e.into()))?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let huge = || {
+            let file =
+                rustix::fs::memfd_create(name, flags | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB).ok()?;
+            let whole = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, whole).ok()?;
+            Some(file)
+        };
+        let file = match (bytes >= HUGE_PAGE_BYTES).then(huge).flatten() {
+            Some(file) => file,
+            None => {
+                let file = rustix::fs::memfd_create(name, flags).map_err(|e| failed("create")(e.into()))?;
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
+                    .map_err(|e| failed("allocate")(e.into()))?;
+                file
+            }
+        };
         rustix::fs::fcntl_add_seals(&file, SIZE_SEALS).map_err(|e| failed("seal")(e.into()))?;
         let mapping = Mapping::new(file.as_fd(), words, true).map_err(failed("map"))?;
         Ok(Arc::new(Region { file, mapping }))

@@ -29,9 +29,11 @@ use tokio::sync::oneshot;
 use crate::closing::{Closing, Threads};
 use crate::error::{LinkError, Why};
 use crate::export::{Export, Extent, RegionId};
-use crate::{Link, Read, Transport, announce};
+use crate::{Link, Post, Read, Transport, announce};
 use frame::{FRAME_WORDS_MAX, Frame};
 
+/// A payload up to this is copied to be sent together with what comes before and after it: 8 KiB.
+const COPIED_WORDS_MAX: usize = 1024;
 /// Reads in flight on one link at most.
 const READS_MAX: usize = 4096;
 
@@ -102,7 +104,7 @@ impl Drop for TcpLink {
 
 /// What the handle and the threads share.
 ///
-/// - Whoever holds `posting` sends whole frames; a link on which a frame was sent in part is closed.
+/// - Whoever holds `posting`, where frames are put together, sends whole ones and leaves it empty; a link on which a frame was sent in part is closed.
 /// - `reads` are the reads sent and not answered, oldest first: as the agent answers in order, an answer is the first one's.
 ///   It grows only under `posting` (so its order is that of the frames) and only while the link is open (so
 ///   that closing leaves no read behind).
@@ -112,7 +114,7 @@ struct Shared {
     silence_max: Duration,
     peer: Vec<Extent>,
     closing: Closing,
-    posting: Mutex<()>,
+    posting: Mutex<Vec<u64>>,
     reads: Mutex<VecDeque<Answer>>,
 }
 
@@ -138,13 +140,12 @@ impl Shared {
         self.peer.iter().find(|extent| extent.id == id).ok_or(LinkError::NoSuchRegion { region: id })
     }
 
-    /// Sends one frame. The caller holds `posting`.
-    fn send(&self, frame: Frame, payload: &[u64]) -> Result<(), LinkError> {
+    /// Sends what `frames` holds, and after it `payload`. The caller holds `posting`, whose content `frames` is.
+    fn send(&self, frames: &mut Vec<u64>, payload: &[u64]) -> Result<(), LinkError> {
         debug_assert!(self.posting.is_locked(), "frames are sent one after the other");
         self.closing.check()?;
-        let head = frame.encode();
         let mut parts =
-            [IoSlice::new(bytemuck::cast_slice(&head)), IoSlice::new(bytemuck::cast_slice(payload))];
+            [IoSlice::new(bytemuck::cast_slice(frames)), IoSlice::new(bytemuck::cast_slice(payload))];
         let mut rest = &mut parts[..];
         while rest.iter().any(|part| !part.is_empty()) {
             match (&self.out).write_vectored(rest) {
@@ -153,6 +154,7 @@ impl Shared {
                 Err(e) => return Err(self.close(Why::of_io(e, Why::Stuck(self.silence_max)))),
             }
         }
+        frames.clear();
         Ok(())
     }
 
@@ -164,7 +166,7 @@ impl Shared {
     ) -> Result<oneshot::Receiver<Result<u64, LinkError>>, LinkError> {
         self.closing.check()?;
         self.region(region)?.allows_read(word)?;
-        let _turn = self.posting.lock();
+        let mut frames = self.posting.lock();
         let (answer, answered) = oneshot::channel();
         {
             let mut reads = self.reads.lock();
@@ -175,7 +177,8 @@ impl Shared {
             }
             reads.push_back(answer);
         }
-        self.send(Frame::Read { region, word }, &[])?;
+        frames.extend(Frame::Read { region, word }.encode());
+        self.send(&mut frames, &[])?;
         Ok(answered)
     }
 }
@@ -186,21 +189,42 @@ impl Link for TcpLink {
     }
 
     fn write(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<(), LinkError> {
-        self.shared.closing.check()?;
-        self.shared.region(region)?.allows_write(at_word, words.len())?;
-        let _turn = self.shared.posting.lock();
-        for (i, payload) in words.chunks(FRAME_WORDS_MAX).enumerate() {
-            let frame = Frame::Write { region, at_word: at_word + i * FRAME_WORDS_MAX, count: payload.len() };
-            self.shared.send(frame, payload)?;
-        }
-        Ok(())
+        self.post(&[Post::Write { region, at_word, words }])
     }
 
     fn ring(&self, region: RegionId) -> Result<(), LinkError> {
+        self.post(&[Post::Ring { region }])
+    }
+
+    fn post(&self, posts: &[Post<'_>]) -> Result<(), LinkError> {
         self.shared.closing.check()?;
-        self.shared.region(region)?.allows_ring()?;
-        let _turn = self.shared.posting.lock();
-        self.shared.send(Frame::Ring { region }, &[])
+        for post in posts {
+            match *post {
+                Post::Write { region, at_word, words } => {
+                    self.shared.region(region)?.allows_write(at_word, words.len())?;
+                }
+                Post::Ring { region } => self.shared.region(region)?.allows_ring()?,
+            }
+        }
+        let mut frames = self.shared.posting.lock();
+        for post in posts {
+            match *post {
+                Post::Write { region, at_word, words } => {
+                    for (i, payload) in words.chunks(FRAME_WORDS_MAX).enumerate() {
+                        let at_word = at_word + i * FRAME_WORDS_MAX;
+                        frames.extend(Frame::Write { region, at_word, count: payload.len() }.encode());
+                        // Small ones are copied, to go in one call with the next; large ones are not.
+                        if payload.len() <= COPIED_WORDS_MAX {
+                            frames.extend_from_slice(payload);
+                        } else {
+                            self.shared.send(&mut frames, payload)?;
+                        }
+                    }
+                }
+                Post::Ring { region } => frames.extend(Frame::Ring { region }.encode()),
+            }
+        }
+        self.shared.send(&mut frames, &[])
     }
 
     fn write_now(&self, region: RegionId, at_word: usize, words: &[u64]) -> Result<bool, LinkError> {

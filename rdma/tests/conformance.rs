@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use common::{Connect, DEADLINE, value, wait_for};
-use headwater_rdma::{Access, BELL_WORDS, Export, Link, LinkError, Region, Transport, Why};
+use headwater_rdma::{Access, BELL_WORDS, Export, Link, LinkError, Post, Region, Transport, Why};
 
 /// The region that a peer may write.
 const LOG: u32 = 1;
@@ -76,6 +76,50 @@ fn a_write_larger_than_a_frame_is_one_write(connect: Connect) {
     let placed = &log.region.words()[BELL_WORDS..];
     wait_for("the write after it", || placed[words].load(Ordering::Acquire) == 7);
     assert!(placed.iter().zip(&data).all(|(word, expected)| word.load(Ordering::Relaxed) == *expected));
+}
+
+fn what_is_posted_together_is_done_in_that_order(connect: Connect) {
+    const ROUNDS: u64 = 500;
+    let sizes = [1, 3, 1000, 1024, 1025, 9000];
+    let most = sizes[sizes.len() - 1];
+    let log = log(16 + most);
+    let (owner, writer) = connect(vec![log.clone()], vec![]);
+    let writing = thread::spawn(move || {
+        for round in 1..=ROUNDS {
+            let data = vec![round; sizes[round as usize % sizes.len()]];
+            let write = |at_word, words| Post::Write { region: LOG, at_word, words };
+            // The last word first, then the rest, then what says that all is there.
+            let last = [round];
+            let posts = [
+                write(16 + data.len() - 1, &last),
+                write(16, &data[1..]),
+                write(BELL_WORDS, &[]),
+                write(BELL_WORDS, &last),
+                Post::Ring { region: LOG },
+            ];
+            writer.post(&posts).unwrap();
+        }
+        writer
+    });
+    let words = log.region.words();
+    let mut seen = 0;
+    while seen < ROUNDS {
+        let rings = log.region.rings();
+        seen = words[BELL_WORDS].load(Ordering::Acquire);
+        let size = sizes[seen as usize % sizes.len()];
+        for word in &words[16..16 + if seen == 0 { 0 } else { size }] {
+            let found = word.load(Ordering::Relaxed);
+            assert!(found >= seen, "round {seen} is there, and a word of round {found}");
+        }
+        if seen < ROUNDS && words[BELL_WORDS].load(Ordering::Acquire) == seen {
+            // Its own ring ends every wait.
+            log.region.sleep(rings, DEADLINE);
+        }
+    }
+    let writer = writing.join().unwrap();
+    let posts = [Post::Ring { region: LOG }, Post::Write { region: 3, at_word: 8, words: &[1] }];
+    assert!(matches!(writer.post(&posts), Err(LinkError::NoSuchRegion { region: 3 })));
+    assert!(!writer.closed() && !owner.closed());
 }
 
 fn a_write_now_is_a_write_and_a_ring_or_nothing(connect: Connect) {
@@ -356,7 +400,7 @@ macro_rules! conformance {
         mod verbs {
             $(
                 #[test]
-                #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+                #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
                 fn $test() { super::$test(super::common::verbs); }
             )*
         }
@@ -367,6 +411,7 @@ conformance! {
     writes_arrive_where_they_are_posted
     writes_become_visible_in_the_order_posted
     a_write_larger_than_a_frame_is_one_write
+    what_is_posted_together_is_done_in_that_order
     a_write_now_is_a_write_and_a_ring_or_nothing
     reads_return_what_is_there
     reads_in_flight_get_each_its_own_answer

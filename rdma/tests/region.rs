@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::DEADLINE;
-use headwater_rdma::{BELL_WORDS, Region, RegionError};
+use headwater_rdma::{Access, BELL_WORDS, Export, Region, RegionError};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
@@ -21,6 +21,31 @@ fn a_region_has_the_words_asked_for_all_zero() {
         assert_eq!(region.words().as_ptr().addr() % 4096, 0);
         assert!(region.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
     }
+}
+
+/// Where the system has huge pages, large regions lie in them, and are shared like others; where it has none too.
+#[test]
+fn a_large_region_takes_huge_pages_where_there_are_some() {
+    let free = || {
+        let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+        std::fs::read_to_string(path).map_or(0, |text| text.trim().parse::<u64>().unwrap())
+    };
+    let words = (5 << 20) / 8 + 1;
+    let before = free();
+    let region = Region::create("huge", words).unwrap();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (_, ours) = smaps.split_once("memfd:huge").unwrap();
+    let page = ours.lines().find_map(|line| line.strip_prefix("KernelPageSize:")).unwrap().trim();
+    assert_eq!(page == "2048 kB", before >= 3, "{before} huge pages were free: {page}");
+    region.words()[words - 1].store(7, Ordering::SeqCst);
+
+    let export = Export { id: 1, region: region.clone(), access: Access::Write };
+    let (_owner, writer) = common::shm(vec![export], vec![]);
+    writer.write(1, words - 1, &[8]).unwrap();
+    assert_eq!(region.words()[words - 1].load(Ordering::SeqCst), 8);
+    assert!(writer.write(1, words, &[8]).is_err());
+    drop((writer, _owner, region));
+    assert!(before < 3 || free() > before - 3, "they are given back");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! verbs: what no other transport has. All but the first need two RDMA devices, whose addresses HEADWATER_VERBS gives.
+//! verbs: what no other transport has. All but the first need two RDMA devices, whose addresses RDMA_ADDRESSES gives.
 
 #![cfg(feature = "verbs")]
 #![allow(clippy::unwrap_used)]
@@ -61,7 +61,7 @@ mod needs_devices {
     use super::*;
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn devices_are_found_by_name_and_address() {
         let devices = verbs::devices().unwrap();
         for address in verbs_addresses() {
@@ -79,7 +79,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn who_is_turned_down_hears_of_it() {
         let [near, far] = verbs_addresses();
         let listener = Listener::bind((far, 0).into()).unwrap();
@@ -118,7 +118,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn a_host_that_is_not_there_is_not_waited_for() {
         let [near, _] = verbs_addresses();
         let nobody: IpAddr = match near {
@@ -136,7 +136,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn a_peer_that_does_not_go_on_is_not_waited_for() {
         let [near, far] = verbs_addresses();
         let timeout = Duration::from_millis(300);
@@ -160,7 +160,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn undecided_requests_are_bounded() {
         let [near, far] = verbs_addresses();
         let listener = Listener::bind((far, 0).into()).unwrap();
@@ -195,7 +195,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn a_region_holds_what_was_written_however_often_it_wraps() {
         const WORDS: usize = 40_000;
         let log = export(LOG, WORDS, Access::Write);
@@ -233,7 +233,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn reads_are_bounded_and_all_answered() {
         let table = export(TABLE, 64, Access::Read);
         table.region.words()[9].store(5, Ordering::SeqCst);
@@ -255,7 +255,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn after_close_no_byte_lands() {
         for _ in 0..20 {
             let log = export(LOG, 2_048, Access::Write);
@@ -284,7 +284,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn a_network_that_is_cut_is_noticed_within_a_second() {
         // However often there is something to write: soft-RoCE itself does not notice while there is.
         for every_ms in [1, 20, 250] {
@@ -350,7 +350,7 @@ mod needs_devices {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn writers_wait_for_room_and_lose_nothing() {
         let log = export(LOG, 4_096, Access::Write);
         let (_owner, writer) = common::verbs(vec![log.clone()], vec![]);
@@ -485,7 +485,7 @@ mod two_processes {
     use super::*;
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn a_stopped_owner_takes_writes_and_answers_reads() {
         let own = export(LOG, 64, Access::Write);
         let peer = Peer::start("owner", vec![own.clone()]);
@@ -516,7 +516,7 @@ mod two_processes {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn rings_beyond_the_credits_are_not_lost() {
         let own = export(LOG, 64, Access::Write);
         let peer = Peer::start("owner", vec![own.clone()]);
@@ -534,7 +534,7 @@ mod two_processes {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn a_peer_that_is_killed_is_noticed_within_a_second() {
         let own = export(LOG, 64, Access::Write);
         let mut peer = Peer::start("owner", vec![own.clone()]);
@@ -547,7 +547,7 @@ mod two_processes {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn a_writer_that_was_stopped_cannot_write_after_close() {
         for _ in 0..10 {
             let log = export(LOG, 64, Access::Write);
@@ -563,7 +563,7 @@ mod two_processes {
     }
 
     #[test]
-    #[ignore = "needs two RDMA devices, named by HEADWATER_VERBS"]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn memory_that_may_not_be_locked_is_an_error_that_says_so() {
         let mut command = Command::new("sh");
         let exe = std::env::current_exe().unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use headwater_node::Stop;
 use headwater_protocol::Lsn;
 use headwater_protocol::regions::{log, progress, region, state};
-use headwater_rdma::LinkError;
+use headwater_rdma::{LinkError, Post};
 use headwater_wal::Wal;
 use tracing::{info, warn};
 
@@ -83,10 +83,12 @@ impl Shipper {
             // The log first, then the words that speak of it (S1).
             let mut news = false;
             let chunk = self.chunk(shipped, taken, ring_bytes);
+            buffer.clear();
+            let mut place = log::RING;
             if let Some((from, words)) = chunk {
                 buffer.resize(words as usize, 0);
                 self.read(from, &mut buffer)?;
-                link.write(region::LOG, log::RING + (from.get() % ring_bytes / 8) as usize, &buffer)?;
+                place += (from.get() % ring_bytes / 8) as usize;
                 shipped = from.advance(buffer.len() as u64 * 8);
                 replica.shipped.store(shipped.get(), Ordering::Relaxed);
                 news = true;
@@ -102,15 +104,21 @@ impl Shipper {
             let first_clock = clock != 0 && echoed == 0;
             let due = first_clock || beat.is_none_or(|beat| beat.elapsed() >= self.heartbeat);
             if control != written || due {
-                link.write(region::LOG, log::EPOCH, &control)?;
+                let clocks = [clock];
+                // By a write of its own: who finds this clock also finds a flushed LSN from after it.
+                let clocks = if due { &clocks[..] } else { &[] };
+                let write = |at_word, words| Post::Write { region: region::LOG, at_word, words };
+                link.post(&[
+                    write(place, &buffer),
+                    write(log::EPOCH, &control),
+                    write(log::CLOCK_ECHO, clocks),
+                    Post::Ring { region: region::LOG },
+                ])?;
+                written = control;
                 if due {
-                    // By a write of its own: who finds this clock also finds a flushed LSN from after it.
-                    link.write(region::LOG, log::CLOCK_ECHO, &[clock])?;
                     echoed = clock;
                     beat = Some(Instant::now());
                 }
-                link.ring(region::LOG)?;
-                written = control;
                 // Meets the fence in `Commit::flushed`: either this finds what was published meanwhile, or the word written
                 // there comes after the older one written here.
                 fence(Ordering::SeqCst);
@@ -128,8 +136,8 @@ impl Shipper {
     fn chunk(&self, shipped: Lsn, taken: Lsn, ring_bytes: u64) -> Option<(Lsn, u64)> {
         let history = self.wal.history();
         let from = history.next_start(shipped);
-        // What an RO says it has taken is believed only as far as it was shipped.
-        let window = taken.min(shipped).advance(ring_bytes);
+        // What an RO says it has taken is believed only as far as that can be.
+        let window = taken.min(from).advance(ring_bytes);
         let epoch_end = history.end_of_epoch_at(from).unwrap_or_else(|| self.wal.appended());
         let ring_end = from.advance(ring_bytes - from.get() % ring_bytes);
         let end = window.min(epoch_end).min(ring_end).min(from.advance(CHUNK_WORDS * 8));

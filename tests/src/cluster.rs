@@ -27,6 +27,14 @@ const LOG_LINES_SHOWN: usize = 60;
 /// again must find its port free.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
+/// The addresses of two RDMA devices, where the tests may use some: the RW's and the ROs'. `RDMA_ADDRESSES` names them, as
+/// `scripts/soft-roce` sets it.
+pub fn rdma_addresses() -> Option<(String, String)> {
+    let all = std::env::var("RDMA_ADDRESSES").ok()?;
+    let (rw, ros) = all.split_once(',').expect("RDMA_ADDRESSES has two addresses, or more");
+    Some((rw.into(), ros.split(',').next().expect("a first part").into()))
+}
+
 /// Waits until `look` gives something. Panics, saying `what` did not happen, after [`PATIENCE`].
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let began = Instant::now();
@@ -102,14 +110,33 @@ impl Node {
             .set("entry-bytes-max", "16KiB")
             .set("segment-bytes", "64KiB")
             .set("lease", "100ms");
+        if let Some((address, _)) = rdma_addresses() {
+            node.set("rdma", address);
+        }
         node
     }
 
-    /// An RO of the RW at `rw`, not started yet. `transport`: `auto`, `shm` or `tcp`.
+    /// An RO of the RW at `rw`, not started yet. `transport`: `auto`, `shm`, `verbs` or `tcp`.
     pub fn ro(dir: &Path, name: &str, rw: &str, transport: &str) -> Node {
         let mut node = Node::new("ro-node", dir, name);
         node.set("rw", rw).set("transport", transport);
+        if let Some((_, address)) = rdma_addresses() {
+            node.set("rdma", address);
+        }
         node
+    }
+
+    /// A node that another host runs, at `address`.
+    pub fn elsewhere(address: &str) -> Node {
+        let mut node = Node::new("", Path::new(""), address);
+        node.address = address.into();
+        node
+    }
+
+    /// Has it listen at `address` from the next start on.
+    pub fn listen_at(&mut self, address: &str) {
+        self.set("listen", address);
+        self.address = address.into();
     }
 
     fn new(program: &'static str, dir: &Path, name: &str) -> Node {

@@ -315,6 +315,28 @@ async fn an_ro_pointed_at_the_wrong_thing_says_what_it_is_and_ends() {
 }
 
 /// The RW may only be late: an RO that finds nobody tries on, and says so.
+/// A transport that was asked for and is not there is an error that says why, not another transport.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ro_that_is_to_use_a_transport_that_is_not_there_says_so_and_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rw = Node::rw(dir.path(), "rw");
+    rw.set("rdma", "off");
+    rw.start().await;
+    std::fs::remove_file(rw.data_dir().join("rw.sock")).unwrap();
+    let mut ro = Node::ro(dir.path(), "forced", rw.address(), "verbs");
+    ro.spawn();
+    assert!(!ro.exited().await.success());
+    let log = ro.log();
+    assert!(log.contains("verbs was asked for and cannot be had"), "{log}");
+    // Left to choose, it takes what there is, and says why it is not more.
+    let mut ro = Node::ro(dir.path(), "free", rw.address(), "auto");
+    ro.start().await;
+    ro.attached().await;
+    let upstream = ro.status().await.upstream.unwrap();
+    assert_eq!(upstream.transport, "tcp");
+    assert!(upstream.why.contains("no shm: ") && upstream.why.contains("; no verbs: "), "{}", upstream.why);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ro_whose_rw_is_not_there_yet_tries_on() {
     let mut cluster = Cluster::start(&[], &[]).await;

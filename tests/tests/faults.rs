@@ -72,7 +72,7 @@ async fn a_paused_ro_catches_up(transport: &str) {
     load.stop().await.assert_linearizable();
     assert_equal(&cluster.rw, ro).await;
     assert_eq!(ro.status().await.epoch, epoch);
-    assert_eq!(ro.log().matches("attached to the RW").count(), 1, "on the link that it had");
+    assert_eq!(ro.log().matches("follow: attached to the RW").count(), 1, "on the link that it had");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,6 +83,12 @@ async fn paused_for_longer_than_the_ring_holds_an_ro_on_shm_catches_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_for_longer_than_the_ring_holds_an_ro_on_tcp_catches_up() {
     a_paused_ro_catches_up("tcp").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
+async fn paused_for_longer_than_the_ring_holds_an_ro_on_verbs_catches_up() {
+    a_paused_ro_catches_up("verbs").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

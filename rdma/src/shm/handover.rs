@@ -137,9 +137,11 @@ fn map(extent: Extent, file: BorrowedFd<'_>) -> Result<Handed, LinkError> {
         return Err(Violation::NotSealed { region }.into());
     }
     // After the seals: from now on it stays what it is.
-    let found = rustix::fs::fstat(file).map_err(LinkError::io("look at a region's size"))?.st_size as u64;
+    let about = rustix::fs::fstat(file).map_err(LinkError::io("look at a region's size"))?;
+    let (found, page) = (about.st_size as u64, (about.st_blksize as u64).max(1));
     let announced = (extent.words * WORD_BYTES) as u64;
-    if found != announced {
+    // In huge pages it ends with one.
+    if found != announced && Some(found) != announced.checked_next_multiple_of(page) {
         return Err(Violation::Size { region, announced, found }.into());
     }
     let mapping = Mapping::new(file, extent.words, extent.access == Access::Write)

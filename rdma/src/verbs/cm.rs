@@ -302,7 +302,7 @@ fn parameters(private: &[u8], depth: ReadDepth) -> rdma_conn_param {
         responder_resources: depth.theirs,
         initiator_depth: depth.ours,
         flow_control: 1,
-        // Not 7, the most that can be said: soft-RoCE takes that for endless.
+        // Not 7, the most: some take that for "for ever" (soft-RoCE in Linux 6.1).
         retry_count: 6,
         // A ring is posted only where the peer has a receive for it: one that finds none is a fault of ours.
         rnr_retry_count: 0,

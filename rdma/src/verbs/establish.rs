@@ -1,6 +1,6 @@
 //! How two NICs come to be connected: one side listens, the other asks, and shows a token that it got over the control connection.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub const TOKEN_BYTES: usize = 16;
 /// Requests for a connection that are neither taken nor turned down, at most; more are turned down.
 const REQUESTS_MAX: usize = 16;
 
-/// One look for the way to a peer; then the next. The kernel asks for a peer's hardware address a few times only, and does not begin again when
-/// that was lost: as when the link has just come up.
-const ATTEMPT: Duration = Duration::from_secs(1);
+/// How long the kernel tries to find a neighbour's address before it looks again whether it has come: it is not always told (seen on Linux
+/// 6.1), and would otherwise wait for all of the time that it is given.
+const RESOLVE_TRY: Duration = Duration::from_millis(200);
 
 /// What a request carries: this protocol's magic, the token, zeros.
 pub(super) fn private_data(token: [u8; TOKEN_BYTES]) -> [u8; PRIVATE_BYTES] {
@@ -143,25 +143,22 @@ pub struct Route(pub(super) Id);
 pub fn route(to: SocketAddr, from: Option<IpAddr>, timeout: Duration) -> Result<Route, LinkError> {
     let deadline = Instant::now() + timeout;
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match resolve(to, from, left.min(ATTEMPT)) {
-            Ok(id) => return Ok(Route(id)),
-            Err(Why::Io(error)) if error.kind() == io::ErrorKind::TimedOut && left > ATTEMPT => {}
-            Err(why) => return Err(named("find an RDMA device that leads to the peer")(why)),
+        match resolve(to, from, deadline) {
+            Err(Why::Io(error)) if error.kind() == ErrorKind::TimedOut && Instant::now() < deadline => {}
+            resolved => return resolved.map_err(named("find an RDMA device that leads to the peer")),
         }
     }
 }
 
-/// Finds the device and the way.
-fn resolve(to: SocketAddr, from: Option<IpAddr>, timeout: Duration) -> Result<Id, Why> {
-    // The kernel's answer comes first, and says more.
-    let deadline = Instant::now() + timeout + timeout / 4;
+/// One try of the kernel's.
+fn resolve(to: SocketAddr, from: Option<IpAddr>, deadline: Instant) -> Result<Route, Why> {
     let id = Id::new().map_err(Why::io)?;
-    id.resolve_address(to, from.map(|ip| SocketAddr::new(ip, 0)), timeout).map_err(Why::io)?;
+    let from = from.map(|ip| SocketAddr::new(ip, 0));
+    id.resolve_address(to, from, RESOLVE_TRY).map_err(Why::io)?;
     await_event(&id, None, deadline, |event| matches!(event, Event::AddressResolved))?;
-    id.resolve_route(timeout).map_err(Why::io)?;
+    id.resolve_route(RESOLVE_TRY).map_err(Why::io)?;
     await_event(&id, None, deadline, |event| matches!(event, Event::RouteResolved))?;
-    Ok(id)
+    Ok(Route(id))
 }
 
 /// Waits until the connection that was asked for, or taken, is there. `stream` is the control connection, by which a peer
@@ -212,18 +209,36 @@ pub(super) fn readable(fd: &impl AsFd) -> PollFd<'_> {
 
 /// Waits until one of `fds` is ready.
 ///
-/// Errors: [`TimedOut`](io::ErrorKind::TimedOut) at the deadline.
+/// Errors: [`TimedOut`](ErrorKind::TimedOut) at the deadline.
 pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // A timeout of more seconds than the kernel can count is none.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(fds, timeout.as_ref()) {
-            Ok(0) if left.is_some() => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) if left.is_some() => return Err(ErrorKind::TimedOut.into()),
             Ok(0) => {}
             Ok(_) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_data_of_another_protocol_has_no_token() {
+        let ours = private_data([7; TOKEN_BYTES]);
+        assert_eq!(token(&ours), Some([7; TOKEN_BYTES]));
+        // Every byte but the token's is looked at.
+        for i in (0..8).chain(8 + TOKEN_BYTES..PRIVATE_BYTES) {
+            let mut other = ours;
+            other[i] ^= 1;
+            assert_eq!(token(&other), None, "byte {i}");
+        }
+        assert_eq!(token(&[0; PRIVATE_BYTES]), None);
     }
 }

@@ -53,13 +53,13 @@ pub(crate) fn shm(left: Vec<Export>, right: Vec<Export>) -> (Arc<dyn Link>, Arc<
 
 /// Why tests that need RDMA devices are ignored unless asked for.
 #[cfg(feature = "verbs")]
-pub(crate) const VERBS: &str = "HEADWATER_VERBS";
+pub(crate) const VERBS: &str = "RDMA_ADDRESSES";
 
 /// The addresses of the two devices that tests may use, from the variable [`VERBS`]. It fails where there are none: who asks for these
 /// tests has devices.
 #[cfg(feature = "verbs")]
 pub(crate) fn verbs_addresses() -> [std::net::IpAddr; 2] {
-    let given = std::env::var(VERBS).expect("HEADWATER_VERBS=ADDRESS,ADDRESS names two RDMA devices");
+    let given = std::env::var(VERBS).expect("RDMA_ADDRESSES=ADDRESS,ADDRESS names two RDMA devices");
     let addresses: Vec<_> = given.split(',').map(|a| a.parse().expect("IP addresses")).collect();
     addresses.try_into().expect("two addresses")
 }
