@@ -20,8 +20,8 @@
 //!
 //! # The end
 //!
-//! An owner that closes the link puts the queue pair out of service and destroys it before [`close`](crate::Link::close) returns: after
-//! that no byte of the peer's lands, however late it resumes (E3). A peer whose host or network is down is noticed by what is posted to
+//! An owner that closes the link puts the queue pair out of service, and waits until it carries out nothing any more, before
+//! [`close`](crate::Link::close) returns: after that no byte of the peer's lands, however late it resumes (E3). Dropping the link destroys it. A peer whose host or network is down is noticed by what is posted to
 //! it and not acknowledged, within half a second (on some NICs two): so each side must write something every quarter of the silence
 //! that it bears. A peer that is merely stopped is not noticed: its memory stays readable and writable. Its owner, or whoever watches what it
 //! writes, must see to that.
@@ -75,7 +75,7 @@ pub enum Side {
 /// unread, where the `exports` are. It then keeps the stream to tell when the peer is gone.
 ///
 /// Both sides call this, with a [`Route`] and the [`Request`] that came of it, and both succeed or, but for a peer that dies at the last
-/// moment, neither does. It takes `silence_max` at most. A peer that acknowledges nothing for that long later is taken for dead.
+/// moment, neither does. It takes `timeout` at most.
 ///
 /// Errors: [`LinkError::Io`], [`LinkError::Locked`], [`LinkError::Refused`], [`LinkError::Closed`] (the peer went away).
 /// Panics if `exports` has more than [`EXPORTS_MAX`](crate::EXPORTS_MAX) regions or one number twice.
@@ -83,9 +83,9 @@ pub fn link(
     side: Side,
     stream: TcpStream,
     exports: Vec<Export>,
-    silence_max: Duration,
+    timeout: Duration,
 ) -> Result<Arc<dyn Link>, LinkError> {
-    let deadline = Instant::now() + silence_max;
+    let deadline = Instant::now() + timeout;
     stream.set_nonblocking(false).map_err(LinkError::io("use the stream"))?;
     let endpoint = match side {
         Side::Connecting(Route(id), token) => {
@@ -123,7 +123,6 @@ pub fn link(
         closing,
         peer,
         stream,
-        silence_max,
         channel,
         id,
         _registered: registered,
@@ -159,7 +158,6 @@ struct Shared {
     closing: Closing,
     peer: Vec<Remote>,
     stream: TcpStream,
-    silence_max: Duration,
     channel: Arc<CompletionChannel>,
     id: Arc<Id>,
     _registered: Vec<Registration>,
@@ -213,10 +211,14 @@ impl Shared {
         })?;
         let mut queue = self.queue.lock();
         let full = |queue: &mut Queue| !queue.has_room() && !self.closing.closed();
-        let stuck = self.room.wait_while_for(&mut queue, full, self.silence_max).timed_out();
+        while self.room.wait_while_for(&mut queue, full, queue::OVERDUE).timed_out() {
+            // Nobody else may look whether the peer is alive.
+            self.done(Queue::progress, queue)?;
+            queue = self.queue.lock();
+        }
         queue.sleepers -= 1;
         drop(queue);
-        if stuck { Err(self.close(Why::Stuck(self.silence_max))) } else { self.closing.check() }
+        self.closing.check()
     }
 
     /// Closes the link, unless it is closed already: takes the peer's access back before anything else, then fails what waits here.

@@ -55,6 +55,58 @@ fn link_and_part(connect: Connect) {
     wait_for("the other side hears of it", || right.closed());
 }
 
+/// What the kernel counts of the devices' objects, but for those of others.
+#[cfg(feature = "verbs")]
+fn rdma_objects() -> String {
+    let shown = std::process::Command::new("rdma").args(["resource", "show"]).output().unwrap();
+    assert!(shown.status.success(), "iproute2's `rdma` is needed");
+    String::from_utf8(shown.stdout).unwrap()
+}
+
+#[cfg(feature = "verbs")]
+mod verbs {
+    use super::*;
+    use headwater_rdma::LinkError;
+    use headwater_rdma::verbs::{self, Listener, Side, TOKEN_BYTES};
+
+    #[test]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
+    fn links_leave_nothing_behind_and_cost_nothing_when_idle() {
+        let before = super::rdma_objects();
+        leaves_nothing("after links over verbs", 1_000, || link_and_part(common::verbs));
+        leaves_nothing("after links whose reads nobody waited for", 100, || {
+            let (left, right) = common::verbs(exports(), exports());
+            let reads: Vec<_> = (0..100).map(|_| left.read(2, 8)).collect();
+            drop(left);
+            drop(reads);
+            drop(right);
+        });
+        leaves_nothing("after requests that were turned down", 100, || {
+            let [near, far] = common::verbs_addresses();
+            let listener = Listener::bind((far, 0).into()).unwrap();
+            let route = verbs::route(listener.address().unwrap(), Some(near), DEADLINE).unwrap();
+            let (stream, _far) = common::tcp_sockets();
+            let asking = std::thread::spawn(move || {
+                verbs::link(Side::Connecting(route, [1; TOKEN_BYTES]), stream, exports(), DEADLINE).map(drop)
+            });
+            drop(listener.accept().unwrap());
+            assert!(matches!(asking.join().unwrap(), Err(LinkError::Io { .. })));
+        });
+        wait_for("the kernel to have all back", || super::rdma_objects() == before);
+
+        let idle = Duration::from_millis(500);
+        let links = common::verbs(exports(), exports());
+        let (start, used) = (Instant::now(), processor_us());
+        let region = Region::create("idle", 64).unwrap();
+        while start.elapsed() < idle {
+            region.sleep(region.rings(), idle.saturating_sub(start.elapsed()));
+        }
+        let used = processor_us() - used;
+        assert!(used < 30_000, "two idle links used {used} µs of processor time in {idle:?}");
+        drop(links);
+    }
+}
+
 #[test]
 fn links_leave_nothing_behind_and_cost_nothing_when_idle() {
     leaves_nothing("after links over tcp", 1_000, || link_and_part(common::tcp));

@@ -224,3 +224,21 @@ pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Res
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_data_of_another_protocol_has_no_token() {
+        let ours = private_data([7; TOKEN_BYTES]);
+        assert_eq!(token(&ours), Some([7; TOKEN_BYTES]));
+        // Every byte but the token's is looked at.
+        for i in (0..8).chain(8 + TOKEN_BYTES..PRIVATE_BYTES) {
+            let mut other = ours;
+            other[i] ^= 1;
+            assert_eq!(token(&other), None, "byte {i}");
+        }
+        assert_eq!(token(&[0; PRIVATE_BYTES]), None);
+    }
+}

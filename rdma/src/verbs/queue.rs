@@ -1,8 +1,10 @@
 //! What one side posts, and what has become of it. All of it under one lock, so that the order of posting is one order.
 //!
-//! - Requests are numbered as they are posted and end in that order (RC). One in [`SIGNAL_EVERY`], each read, and one for each quarter
-//!   of the staging memory is signaled: its completion says that all before it have ended too. So whatever fills the queue or
-//!   the memory contains one that will be heard of, and neither is ever overrun.
+//! - Requests are numbered as they are posted and end in that order (RC). One in [`SIGNAL_EVERY`], each read, one for each quarter
+//!   of the staging memory, and one while no other is under way is signaled: its completion says that all before it have ended too. So
+//!   whatever fills the queue or the memory contains one that will be heard of, and neither is ever overrun.
+//! - A NIC gives up on a peer that does not answer after so many tries. soft-RoCE does not count them while more is posted: so who posts also looks how
+//!   old the oldest signaled request is ([`OVERDUE`]).
 //! - Rings need a receive at the peer's. Each side posts [`RECEIVES`]; a ring takes one *credit* of [`RINGS_MAX`], and
 //!   the peer gives credits back by the same kind of message once it has taken half of them and posted as many again. A
 //!   ring without a credit is *owed*, once a region, and posted when credits come, which wakes this side's thread. So a peer that is
@@ -29,6 +31,13 @@ pub(super) const SEND_DEPTH: u32 = 256;
 /// Of these, kept free of writes: for reads, rings and credits, which must not wait behind a bulk of writes.
 const RESERVED: u64 = 64;
 const SIGNAL_EVERY: u64 = 32;
+
+/// A request that has not ended after this long is looked at again after as long; then the peer is taken for dead. Twice, because a first
+/// look may come after a standstill of this host's, when the answer is still to be taken.
+pub(super) const OVERDUE: Duration = Duration::from_millis(300);
+
+/// A queue pair put out of service is waited for so long.
+const FLUSH_MAX: Duration = Duration::from_millis(100);
 
 /// Rings under way at most.
 const RINGS_MAX: u32 = 64;
@@ -64,6 +73,11 @@ pub(super) type Answer = oneshot::Sender<Result<u64, LinkError>>;
 pub(super) struct Queue {
     /// Gone once the link is closed.
     pair: Option<QueuePair>,
+    /// It, then: out of service, to be destroyed.
+    #[expect(dead_code, reason = "lives until the queue goes")]
+    revoked: Option<QueuePair>,
+    /// Receives posted whose completion was not taken.
+    receiving: usize,
     sends: Arc<CompletionQueue>,
     receives: Arc<CompletionQueue>,
     staging: Registration,
@@ -79,6 +93,9 @@ pub(super) struct Queue {
     released: u64,
     /// The signaled requests that have not ended, oldest first.
     signaled: VecDeque<Signaled>,
+
+    /// A signaled request that was found overdue, and when.
+    overdue: Option<(u64, Instant)>,
 
     credits: u32,
     /// Bit i: a ring of the peer's region i is owed.
@@ -102,6 +119,7 @@ pub(super) struct Queue {
 
 struct Signaled {
     number: u64,
+    posted: Instant,
     /// Words of staging memory used when it was posted.
     staged: u64,
     read: Option<PostedRead>,
@@ -110,13 +128,11 @@ struct Signaled {
 struct PostedRead {
     answer: Answer,
     slot: usize,
-    asked: Instant,
 }
 
 struct WaitingRead {
     answer: Answer,
     from: Place,
-    asked: Instant,
 }
 
 /// What a queue is made of.
@@ -135,6 +151,8 @@ impl Queue {
         let reads = pair.read_depth()?.min(usize::from(READS_POSTED_MAX));
         Ok(Queue {
             pair: Some(pair),
+            revoked: None,
+            receiving: RECEIVES as usize,
             sends,
             receives,
             staging,
@@ -146,6 +164,7 @@ impl Queue {
             staged_signaled_at: 0,
             released: 0,
             signaled: VecDeque::new(),
+            overdue: None,
             credits: RINGS_MAX,
             owed: 0,
             taken: 0,
@@ -199,7 +218,7 @@ impl Queue {
         if self.waiting.len() >= READS_MAX {
             return Ok(false);
         }
-        self.waiting.push_back(WaitingRead { answer, from, asked: Instant::now() });
+        self.waiting.push_back(WaitingRead { answer, from });
         self.progress()?;
         if !self.waiting.is_empty() && !self.events_wanted {
             // It follows when another is answered, which nobody may wait for.
@@ -220,6 +239,7 @@ impl Queue {
     pub(super) fn progress(&mut self) -> Result<(), Why> {
         loop {
             self.take_completions()?;
+            self.look_for_overdue()?;
             self.post_due()?;
             if !self.due() || self.events_wanted {
                 return Ok(());
@@ -253,17 +273,32 @@ impl Queue {
         Ok(rung)
     }
 
-    /// Ends it, at once: takes back what the peer may do, and hands over the reads that nobody will answer.
+    /// Ends it, at once: takes back what the peer may do, then calls `revoked`, and hands over the reads that nobody will answer.
     pub(super) fn end(&mut self, revoked: impl FnOnce()) -> Vec<Answer> {
-        if let Some(pair) = &self.pair {
+        if let Some(pair) = self.pair.take() {
             pair.revoke();
+            self.revoked = self.flushed().then_some(pair);
         }
         revoked();
-        // Where the first was a request to the NIC, this waits until it has no more to do with the queue pair.
-        self.pair = None;
         let posted = self.signaled.drain(..).filter_map(|signaled| Some(signaled.read?.answer));
         let waiting = self.waiting.drain(..).map(|read| read.answer);
         posted.chain(waiting).collect()
+    }
+
+    /// Waits until a revoked queue pair has given back its receives. What carries out the peer's requests also does this, so that it has
+    /// nothing under way any more: no byte lands from then on. False if it takes too long: then only destroying the queue pair says
+    /// the same, which soft-RoCE delays until its own packets are gone, for seconds if the network is down.
+    fn flushed(&mut self) -> bool {
+        let start = Instant::now();
+        let mut completions = [Completion::default(); POLL_MAX];
+        while self.receiving > 0 && start.elapsed() < FLUSH_MAX {
+            match self.receives.poll(&mut completions) {
+                Ok(0) => std::thread::yield_now(),
+                Ok(count) => self.receiving -= count.min(self.receiving),
+                Err(_) => return false,
+            }
+        }
+        self.receiving == 0
     }
 
     /// Requests that the send queue has room for.
@@ -293,11 +328,12 @@ impl Queue {
         let number = self.posted;
         self.posted += 1;
         let signaled = read.is_some()
+            || self.signaled.is_empty()
             || self.posted - self.signaled_at >= SIGNAL_EVERY
             || self.staged - self.staged_signaled_at >= SIGNAL_EVERY_WORDS;
         if signaled {
             (self.signaled_at, self.staged_signaled_at) = (self.posted, self.staged);
-            self.signaled.push_back(Signaled { number, staged: self.staged, read });
+            self.signaled.push_back(Signaled { number, posted: Instant::now(), staged: self.staged, read });
         }
         WorkRequest { number, signaled, work }
     }
@@ -324,13 +360,30 @@ impl Queue {
         }
     }
 
+    /// Fails if the oldest signaled request is not answered for too long.
+    fn look_for_overdue(&mut self) -> Result<(), Why> {
+        let Some(oldest) = self.signaled.front() else { return Ok(()) };
+        match self.overdue {
+            _ if oldest.posted.elapsed() < OVERDUE => {}
+            Some((number, found)) if number == oldest.number => {
+                if found.elapsed() >= OVERDUE {
+                    return Err(Why::NoAnswer);
+                }
+            }
+            _ => self.overdue = Some((oldest.number, Instant::now())),
+        }
+        Ok(())
+    }
+
     /// Takes note that a signaled request has ended well.
     fn complete(&mut self, number: u64) -> Result<(), Why> {
         let ended = self.signaled.pop_front().filter(|ended| ended.number == number);
-        let Some(Signaled { number, staged, read }) = ended else { return Err(Violation::Unasked.into()) };
+        let Some(Signaled { number, posted, staged, read }) = ended else {
+            return Err(Violation::Unasked.into());
+        };
         (self.completed, self.released) = (number + 1, staged);
-        if let Some(PostedRead { answer, slot, asked }) = read {
-            self.round_trip = (self.round_trip * 7 + asked.elapsed()) / 8;
+        if let Some(PostedRead { answer, slot }) = read {
+            self.round_trip = (self.round_trip * 7 + posted.elapsed()) / 8;
             let value = self.landing.region().words()[slot * SLOT_WORDS].load(Ordering::Acquire);
             self.slots.push(slot);
             self.answered.push((answer, value));
@@ -372,7 +425,7 @@ impl Queue {
         let read = self.waiting.pop_front().expect("only called when something is due");
         let slot = self.slots.pop().expect("only called when something is due");
         let to = self.landing.local(slot * SLOT_WORDS);
-        let posted = PostedRead { answer: read.answer, slot, asked: read.asked };
+        let posted = PostedRead { answer: read.answer, slot };
         self.request(Work::Read { from: read.from, to }, Some(posted))
     }
 
@@ -382,6 +435,7 @@ impl Queue {
         let mut rung = 0;
         loop {
             let count = self.receives.poll(&mut completions).map_err(Why::io)?;
+            self.receiving -= count;
             for completion in &completions[..count] {
                 completion.check()?;
                 let message = completion.immediate;
@@ -403,6 +457,7 @@ impl Queue {
             // Before the credits are given back: they say that the receives are there.
             if let Some(pair) = &self.pair {
                 pair.post_receives(count).map_err(Why::io)?;
+                self.receiving += count;
             }
             if count < POLL_MAX {
                 return Ok(rung);
