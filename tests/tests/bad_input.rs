@@ -282,6 +282,18 @@ async fn gives_up(cluster: &Cluster, name: &str, rw: &str, flags: &[(&'static st
     ro.log()
 }
 
+/// Something else that listens: it greets so, and hangs up.
+async fn stranger(greeting: &'static [u8]) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let listening = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(greeting).await;
+        }
+    });
+    (address, listening)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ro_pointed_at_the_wrong_thing_says_what_it_is_and_ends() {
     let cluster = Cluster::start(&[], &["shm"]).await;
@@ -297,24 +309,22 @@ async fn an_ro_pointed_at_the_wrong_thing_says_what_it_is_and_ends() {
     let said = gives_up(&cluster, "of-another-cluster", rw, &[("cluster", "south")]).await;
     assert!(said.contains(r#"this is cluster "headwater", not "south""#), "{said}");
 
-    // Something that greets first, as many do; something that hangs up; something that only listens.
-    for (name, greeting) in [("of-ssh", &b"SSH-2.0-OpenSSH_9.6\r\n"[..]), ("of-nothing", b"")] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let stranger = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let _ = stream.write_all(greeting).await;
-            }
-        });
-        let said = gives_up(&cluster, name, &address, &[]).await;
-        assert!(said.contains(&format!("{address} is no Headwater node")), "{said}");
-        stranger.abort();
-    }
+    // Something that greets first, as many do.
+    let (address, listening) = stranger(b"SSH-2.0-OpenSSH_9.6\r\n").await;
+    let said = gives_up(&cluster, "of-ssh", &address, &[]).await;
+    assert!(said.contains(&format!("{address} is no Headwater node")), "{said}");
+    listening.abort();
+    // Something that hangs up: an RW does that too, when it stops or has too many connections. So it is tried again.
+    let (address, listening) = stranger(b"").await;
+    let mut ro = Node::ro(cluster.dir.path(), "of-nothing", &address, "auto");
+    ro.start().await;
+    ro.logged(&format!("{address}: it hangs up; is that a Headwater node?")).await;
+    assert!(ro.is_running());
+    listening.abort();
     assert_works(&cluster).await;
     assert_eq!(cluster.rw.status().await.replicas.len(), 1);
 }
 
-/// The RW may only be late: an RO that finds nobody tries on, and says so.
 /// A transport that was asked for and is not there is an error that says why, not another transport.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ro_that_is_to_use_a_transport_that_is_not_there_says_so_and_ends() {
@@ -337,6 +347,7 @@ async fn an_ro_that_is_to_use_a_transport_that_is_not_there_says_so_and_ends() {
     assert!(upstream.why.contains("no shm: ") && upstream.why.contains("; no verbs: "), "{}", upstream.why);
 }
 
+/// The RW may only be late: an RO that finds nobody tries on, and says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ro_whose_rw_is_not_there_yet_tries_on() {
     let mut cluster = Cluster::start(&[], &[]).await;
