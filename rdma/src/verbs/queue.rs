@@ -74,7 +74,6 @@ pub(super) struct Queue {
     /// Gone once the link is closed.
     pair: Option<QueuePair>,
     /// It, then: out of service, to be destroyed.
-    #[expect(dead_code, reason = "lives until the queue goes")]
     revoked: Option<QueuePair>,
     /// Receives posted whose completion was not taken.
     receiving: usize,
