@@ -290,7 +290,8 @@ mod needs_devices {
         for every_ms in [1, 20, 250] {
             let log = export(LOG, 64, Access::Write);
             let (owner, writer) = common::verbs(vec![log], vec![]);
-            let cut = Cut::new();
+            let [near, far] = verbs_addresses();
+            let cut = Cut::new(&[(near, far), (far, near)]);
             let start = Instant::now();
             let error = loop {
                 match writer.write(LOG, DATA, &[1]) {
@@ -308,22 +309,18 @@ mod needs_devices {
         }
     }
 
-    /// A network on which nothing arrives, until this is dropped: each device has a wrong hardware address of the other's. (An interface
+    /// A network on which nothing arrives, until this is dropped: one device, or each, has a wrong hardware address of the other's. (An interface
     /// that is down would do as well, but that soft-RoCE's connection manager does not survive it.)
     struct Cut(Vec<Vec<String>>);
 
     impl Cut {
-        fn new() -> Cut {
-            let [near, far] = verbs_addresses();
-            let ways = [(near, far), (far, near)];
-            Cut(ways.map(|(from, to)| vec![to.to_string(), "dev".into(), interface(from)]).into()).set()
-        }
-
-        fn set(self) -> Cut {
-            for way in &self.0 {
-                neighbours("replace", way, &["lladdr", "02:00:00:00:00:77", "nud", "permanent"]);
-            }
-            self
+        fn new(ways: &[(IpAddr, IpAddr)]) -> Cut {
+            let cut = |(from, to): &(IpAddr, IpAddr)| {
+                let way = vec![to.to_string(), "dev".into(), interface(*from)];
+                neighbours("replace", &way, &["lladdr", "02:00:00:00:00:77", "nud", "permanent"]);
+                way
+            };
+            Cut(ways.iter().map(cut).collect())
         }
     }
 
@@ -355,20 +352,26 @@ mod needs_devices {
         let log = export(LOG, 4_096, Access::Write);
         let (_owner, writer) = common::verbs(vec![log.clone()], vec![]);
         // The NIC acknowledges nothing for a while, so that the queue fills up; not so long that it gives up.
-        let cut = Cut::new();
+        let [near, far] = verbs_addresses();
+        let cut = Cut::new(&[(far, near)]);
+        let posted = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4u64)
             .map(|t| {
-                let writer = writer.clone();
+                let (writer, posted) = (writer.clone(), posted.clone());
                 thread::spawn(move || {
                     for n in 1..=400u64 {
                         let at = DATA + 1_000 * t as usize;
                         writer.write(LOG, at, &vec![n; if n.is_multiple_of(7) { 1_000 } else { 3 }]).unwrap();
+                        posted.fetch_add(1, Ordering::SeqCst);
                     }
                     writer.write(LOG, DATA + 1_000 * t as usize, &[t + 1_000]).unwrap();
                 })
             })
             .collect();
-        wait_for("somebody finds no room", || !writer.write_now(LOG, DATA + 4_000, &[1]).unwrap());
+        // As many as a send queue takes of them; the rest must wait.
+        wait_for("the queue to fill up", || posted.load(Ordering::SeqCst) >= 190);
+        thread::park_timeout(Duration::from_millis(50));
+        assert!(posted.load(Ordering::SeqCst) < 256, "the send queue is overrun");
         drop(cut);
         for thread in threads {
             thread.join().unwrap();
@@ -388,21 +391,19 @@ struct Peer(Child, Arc<dyn Link>);
 impl Peer {
     /// Runs the ignored test `role` in a process of its own and links with it.
     fn start(role: &str, exports: Vec<Export>) -> Peer {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &format!("peer::{role}"), "--ignored", "--nocapture"]);
-        Peer::start_as(command, exports).unwrap()
-    }
-
-    fn start_as(mut command: Command, exports: Vec<Export>) -> Result<Peer, LinkError> {
         let [_, far] = verbs_addresses();
         let control = TcpListener::bind("127.0.0.1:0").unwrap();
         let listener = Listener::bind((far, 0).into()).unwrap();
         let addresses = format!("{} {}", control.local_addr().unwrap(), listener.address().unwrap());
-        let child = command.env(PEER, addresses).spawn().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("peer::{role}"), "--ignored", "--nocapture"])
+            .env(PEER, addresses)
+            .spawn()
+            .unwrap();
         let request = thread::spawn(move || listener.accept().unwrap().unwrap());
         let (stream, _) = control.accept().unwrap();
-        let link = verbs::link(Side::Accepting(request.join().unwrap()), stream, exports, DEADLINE)?;
-        Ok(Peer(child, link))
+        let link = verbs::link(Side::Accepting(request.join().unwrap()), stream, exports, DEADLINE).unwrap();
+        Peer(child, link)
     }
 
     fn signal(&self, signal: Signal) {
