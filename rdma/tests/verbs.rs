@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
@@ -252,6 +252,65 @@ mod needs_devices {
         }
         assert!(answered >= 4096, "{answered} answered, {refused} refused");
         assert_eq!(value(reader.read(TABLE, 9)).unwrap(), 5);
+    }
+
+    /// Links with a peer that is told more than was exported: `forge` changes what the owner announces on its way.
+    fn forged(table: Export, forge: fn(&mut [u64])) -> (Arc<dyn Link>, Arc<dyn Link>) {
+        const WORDS: usize = 34;
+        let [near, far] = verbs_addresses();
+        let ((owner_end, mut from_owner), (mut to_peer, peer_end)) = (tcp_sockets(), tcp_sockets());
+        let listener = Listener::bind((far, 0).into()).unwrap();
+        let address = listener.address().unwrap();
+        let between = thread::spawn(move || {
+            let mut bytes = [0; 8 * WORDS];
+            from_owner.read_exact(&mut bytes).unwrap();
+            let mut words: Vec<u64> =
+                bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            forge(&mut words);
+            to_peer
+                .write_all(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+                .unwrap();
+            to_peer.read_exact(&mut bytes).unwrap();
+            from_owner.write_all(&bytes).unwrap();
+            // Both stay open as long as the test runs.
+            (from_owner, to_peer)
+        });
+        let owner = thread::spawn(move || {
+            let request = listener.accept().unwrap().unwrap();
+            verbs::link(Side::Accepting(request), owner_end, vec![table], DEADLINE).unwrap()
+        });
+        let route = verbs::route(address, Some(near), DEADLINE).unwrap();
+        let peer = verbs::link(Side::Connecting(route, TOKEN), peer_end, vec![], DEADLINE).unwrap();
+        std::mem::forget(between.join().unwrap());
+        (owner.join().unwrap(), peer)
+    }
+
+    #[test]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
+    fn the_device_refuses_what_was_not_exported() {
+        let untouched =
+            |export: &Export| export.region.words().iter().all(|word| word.load(Ordering::SeqCst) == 0);
+        // Told that it may write what is only to be read.
+        let table = export(TABLE, 512, Access::Read);
+        let (_owner, peer) = forged(table.clone(), |words| words[2] = u64::from(TABLE) | 1 << 32);
+        peer.write(TABLE, DATA, &[1; 100]).unwrap();
+        wait_for("the refusal", || peer.closed());
+        assert!(matches!(why(&*peer), Why::AccessRefused), "{}", why(&*peer));
+        assert!(untouched(&table));
+
+        // Told that it may read what is only to be written.
+        let log = export(LOG, 512, Access::Write);
+        let (_owner, peer) = forged(log, |words| words[2] = u64::from(LOG) | 2 << 32);
+        let error = value(peer.read(LOG, DATA)).unwrap_err();
+        assert!(matches!(error, LinkError::Closed { why: Why::AccessRefused }), "{error}");
+
+        // Told that there is more than there is.
+        let log = export(LOG, 512, Access::Write);
+        let (_owner, peer) = forged(log.clone(), |words| words[3] = 4_096);
+        peer.write(LOG, 511, &[1; 100]).unwrap();
+        wait_for("the refusal", || peer.closed());
+        assert!(matches!(why(&*peer), Why::AccessRefused), "{}", why(&*peer));
+        assert!(untouched(&log));
     }
 
     #[test]
