@@ -78,6 +78,34 @@ mod needs_devices {
         assert!(matches!(verbs::address_of("no-such"), Err(Unavailable::NoSuchDevice(_))));
     }
 
+    /// The address of the other family that the device of `address` has.
+    fn other_family(address: IpAddr) -> IpAddr {
+        let devices = verbs::devices().unwrap();
+        let mut ports = devices.iter().flat_map(|device| &device.ports);
+        let ips = |port: &verbs::Port| port.gids.iter().filter_map(|gid| gid.ip()).collect::<Vec<_>>();
+        let ips = ips(ports.find(|port| ips(port).contains(&address)).unwrap());
+        let is_of_use = |ip: &IpAddr| match ip {
+            IpAddr::V4(_) => true,
+            IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+        };
+        ips.into_iter().filter(is_of_use).find(|ip| ip.is_ipv4() != address.is_ipv4()).unwrap()
+    }
+
+    #[test]
+    #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
+    fn links_go_by_ipv4_and_ipv6() {
+        let [near, far] = verbs_addresses();
+        for (near, far) in [(near, far), (other_family(near), other_family(far))] {
+            let (log, table) = (export(LOG, 64, Access::Write), export(TABLE, 64, Access::Read));
+            table.region.words()[9].store(5, Ordering::SeqCst);
+            let (owner, peer) = common::verbs_between(near, far, vec![log.clone(), table], vec![]);
+            peer.write(LOG, DATA, &[7]).unwrap();
+            assert_eq!(value(peer.read(TABLE, 9)).unwrap(), 5);
+            wait_for("the write", || word(&log.region, DATA) == 7);
+            drop(owner);
+        }
+    }
+
     #[test]
     #[ignore = "needs RDMA devices: scripts/test-in-soft-roce"]
     fn who_is_turned_down_hears_of_it() {
