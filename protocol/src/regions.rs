@@ -25,7 +25,7 @@ pub mod region {
 /// The log region: control words in the first page, then the ring, a record at `LSN mod ring size`.
 ///
 /// The control words are written after the ring bytes that they speak of: four of them in one go, the clock by a write of its own after them, and
-/// [`FLUSHED`] also alone, as soon as it moves.
+/// the flushed LSN also alone, as soon as it moves.
 pub mod log {
     use super::BELL_WORDS;
 
