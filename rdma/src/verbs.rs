@@ -267,7 +267,11 @@ fn watch(shared: &Shared) -> Why {
             Err(error) => return Why::io(error),
         }
         match (&shared.stream).read(&mut [0]) {
-            Ok(0) => return Why::PeerGone,
+            Ok(0) => {
+                // A failure that both sides noticed comes this way too. What it was is the reason, and is there by now.
+                let _ = shared.with_queue(Queue::progress);
+                return Why::PeerGone;
+            }
             Ok(_) => return Violation::Unasked.into(),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(e) => return Why::of_io(e, Why::PeerGone),
